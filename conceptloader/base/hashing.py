@@ -11,6 +11,7 @@ from typing import Any
 from conceptloader.errors import ConfigError
 
 U64 = (1 << 64) - 1
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def derive_key(seed: int, *parts: str | int) -> int:
@@ -46,7 +47,7 @@ def derive_key(seed: int, *parts: str | int) -> int:
 
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys, no whitespace, ASCII only and no NaN: equal values give equal text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def fingerprint(value: Any) -> str:

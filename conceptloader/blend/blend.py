@@ -328,24 +328,19 @@ def open_datasets(config: Config) -> dict[str, Dataset]:
 
     Two parts of one dataset share it, and views of one its manifest, document table and descriptors.
     """
-    opened: dict[tuple[str, bool], Dataset] = {}
+    opened: dict[str, Dataset] = {}
     for name, entry in config.datasets.items():
-        key = entry.path, entry.allow_pickle
-        if key in opened:
+        if entry.path in opened:
             continue
+        roots = with_default(entry.path, config.allowed_roots)
         try:
-            opened[key] = open_dataset(
-                entry.path,
-                roots=with_default(entry.path, config.allowed_roots),
-                allow_pickle=entry.allow_pickle,
-                verify_files=config.loader.verify_files,
-            )
+            opened[entry.path] = open_dataset(entry.path, roots, config.loader.verify_files)
         except (ConfigError, FormatError) as error:
             raise error.within(f"datasets.{name}") from error
     same: dict[tuple[str, ...], Dataset] = {}
     for dataset in opened.values():
         dataset.share_files(same.setdefault((dataset.source, *dataset.source_fingerprints), dataset))
-    return {name: opened[config.datasets[name].path, config.datasets[name].allow_pickle] for name in config.names}
+    return {name: opened[config.datasets[name].path] for name in config.names}
 
 
 def _check_alike(datasets: Mapping[str, Dataset], config: Config, some_tracks: bool) -> None:

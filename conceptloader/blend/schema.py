@@ -26,8 +26,7 @@ class DatasetConfig(Section):
 
     weight: its proportion in the blend; None if it only takes part in phases. split: the share [from, to) of the
     dataset, moved to starts of documents. tracks: those to read; None for the ones that the section `tracks` names.
-    max_epochs: how often it may be read. allow_pickle: pickle tracks may run code. loss_weight: what the weights of its
-    losses are multiplied by.
+    max_epochs: how often it may be read. loss_weight: what the weights of its losses are multiplied by.
     """
 
     path: str
@@ -35,7 +34,6 @@ class DatasetConfig(Section):
     split: tuple[float, float] | None = None
     tracks: tuple[str, ...] | None = None
     max_epochs: Positive | None = None
-    allow_pickle: bool = False
     loss_weight: Annotated[float, Rule(lambda value: value >= 0, "of 0 or more")] | None = None
 
 

@@ -18,7 +18,7 @@ from conceptloader.trace.ranges import document_ranges, ranges_by_shard
 
 _NUMBERS = "", "_min", "_max"
 _ID_TYPES = ("string", "large_string", "string_view", "integer")
-_RECORDS = ("json", "msgpack")
+_RECORDS = "json"
 _RANGE_OF_IDS = 1 << 10  # documents that are looked at for one with an id
 
 
@@ -27,7 +27,7 @@ class DocumentColumns:
 
     document, id, tokens (its length), share (a hash of its id, or without one of its number: uniform in [0, 1)); of a
     track of concepts the list of those that its tokens carry, by name, or by id where there are no names; of a track of
-    numbers their mean, and NAME_min and NAME_max; of a track of json or msgpack the first record, as JSON.
+    numbers their mean, and NAME_min and NAME_max; of a track of json the first record, as JSON.
     metadata: a parquet or jsonl file whose other columns are there as well; its column `on` (by default `id`) has ids
     of documents, which are compared as text. with_row: how many of the documents have a row in it. seed: of share.
     """
@@ -52,7 +52,7 @@ class DocumentColumns:
                 self.types[name] = arrow.list_(arrow.int32() if names is None else arrow.string())
             elif track.codec == "numpy":
                 self.types |= {name + end: arrow.float64() for end in _NUMBERS}
-            elif track.codec in _RECORDS:
+            elif track.codec == _RECORDS:
                 self.types[name] = arrow.string()
         self._metadata = None if metadata is None else self._load(metadata, on or "id")
         if self._metadata is not None:
@@ -63,11 +63,11 @@ class DocumentColumns:
         """The track of records of which `name`, TRACK.KEY or TRACK.KEY.KEY, is a key; None for a column or no name."""
         track = name.partition(".")[0]
         known = name not in self.types and track != name and track in self.dataset.tracks
-        return track if known and self.dataset.tracks[track].codec in _RECORDS else None
+        return track if known and self.dataset.tracks[track].codec == _RECORDS else None
 
     def keys_of(self, name: str) -> list[str]:
         """Keys TRACK.NAME that one of the first documents has."""
-        tracks = [track for track, found in self.dataset.tracks.items() if found.codec in _RECORDS]
+        tracks = [track for track, found in self.dataset.tracks.items() if found.codec == _RECORDS]
         documents = np.arange(min(self.dataset.num_documents, _RANGE_OF_IDS))
         start, stop = document_ranges(self.dataset, documents)
         keys = [(track, f"{track}.{name}") for track in tracks]
@@ -86,7 +86,7 @@ class DocumentColumns:
         for name, track in self.dataset.tracks.items():
             if track.codec == "concepts" and name in names:
                 found[name] = self._concepts(name, start, stop)
-            elif track.codec in _RECORDS and (keys := {one for one in names if name in (one, self.record_of(one))}):
+            elif track.codec == _RECORDS and (keys := {one for one in names if name in (one, self.record_of(one))}):
                 found |= self._first(name, keys, start, stop)
             elif track.codec == "numpy" and {name + end for end in _NUMBERS} & set(names):
                 found |= self._numbers(name, start, stop)
@@ -220,7 +220,7 @@ class DocumentColumns:
                     for key in keys:
                         value = value.get(key) if isinstance(value, dict) else None
                     if value is not None:
-                        found[name][rows[k]] = _as_json(value, name)
+                        found[name][rows[k]] = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
         return {name: self._arrow.array(texts, self._arrow.string()) for name, texts in found.items()}
 
     def _numbers(self, track: str, start: Ints, stop: Ints) -> dict[str, Any]:
@@ -236,10 +236,3 @@ class DocumentColumns:
             np.maximum.at(most, owner, values)
         columns = zip(_NUMBERS, (total / np.maximum(count, 1), least, most), strict=True)
         return {track + end: self._arrow.array(column, mask=count == 0) for end, column in columns}
-
-
-def _as_json(value: Any, name: str) -> str:
-    try:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"subset: {name}", f"{value!r:.100}", "a value of JSON, such as numbers and text") from error

@@ -259,11 +259,7 @@ class _Past:
         """
         was, now = config.datasets, {} if self.given is None else self.given.datasets
         roots = {*(config.allowed_roots or ()), *((self.given and self.given.allowed_roots) or ())}
-        moved = {
-            name: replace(entry, path=now[name].path, allow_pickle=now[name].allow_pickle)
-            for name, entry in was.items()
-            if name in now
-        }
+        moved = {name: replace(entry, path=now[name].path) for name, entry in was.items() if name in now}
         loader = config.loader if self.given is None else self.given.loader
         config = replace(config, datasets={**was, **moved}, allowed_roots=tuple(sorted(roots)) or None, loader=loader)
         for name, entry in config.datasets.items() if self.given is None else ():
@@ -291,7 +287,7 @@ class _Past:
         return config, datasets
 
     def _opened(self, config: Config) -> dict[str, Dataset]:
-        places = [(name, entry.path, entry.allow_pickle) for name, entry in config.datasets.items()]
+        places = [(name, entry.path) for name, entry in config.datasets.items()]
         key = tuple(places), config.allowed_roots
         if key not in self._datasets:
             self._datasets[key] = open_datasets(config)

@@ -69,7 +69,7 @@ class Reader:
         self.dataset = dataset
         self.tokenizer = find_tokenizer(dataset, tokenizer)
         # Those that execute nothing when they are decoded.
-        tracks = [name for name, one in dataset.tracks.items() if is_known(one.codec) and one.codec != "pickle"]
+        tracks = [name for name, one in dataset.tracks.items() if is_known(one.codec)]
         self.names = {track: dataset.vocabulary(track) for track in sorted(tracks)}
 
     def read(self, ranges: Iterable[tuple[int, int, int]], tracks: Iterable[str] | None = None) -> Window:

@@ -130,7 +130,7 @@ def test_over_adopted_files_and_again(tmp_path: Path) -> None:
     options = AnnotateOptions(track="quality", codec="numpy", parameters={"dtype": "f4"})
     annotate(tmp_path / "a" / "ds", [quality], tmp_path / "b" / "ds", options, roots=[tmp_path])
     sources = write_rows(tmp_path / "s.jsonl", [{"document": 1, "value": {"url": "u", "date": None}}])
-    options = AnnotateOptions(track="origin", codec="msgpack")
+    options = AnnotateOptions(track="origin", codec="json")
     annotate(tmp_path / "b" / "ds", [sources], tmp_path / "ds", options, roots=[tmp_path])
     ds = cl.open_dataset(tmp_path / "ds")
     assert ds.tokens(0, 6).tolist() == [1, 2, 0, 3, 0, 4]

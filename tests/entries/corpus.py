@@ -49,7 +49,6 @@ def write(root: Path) -> Corpus:
     _dataset(root / "short", 4, count=SHORT)
     _dataset(root / "another-tokenizer", 2, tokenizer="another")
     _dataset(root / "another-vocabulary", 2, topics=[name.upper() for name in TOPICS])
-    _dataset(root / "pickled", 2, pickled=True)
     _dataset(root / "unweighted", 2, weighted=False)
     _dataset(root / "named", 2, fields=sorted({name for names in OWN_NAMES.values() for name in names}))
     _dataset(root / "elsewhere" / "part", 2)
@@ -71,7 +70,6 @@ def _dataset(
     count: int = 60,
     tokenizer: str = "words",
     topics: list[str] = TOPICS,
-    pickled: bool = False,
     weighted: bool = True,
     fields: list[str] = [],  # noqa: B006
 ) -> None:
@@ -85,7 +83,6 @@ def _dataset(
         "topic": cl.writing.TrackOptions(vocabulary=topics),
         "length": cl.writing.TrackOptions(codec="numpy", parameters={"dtype": "f4"}),
         "vector": cl.writing.TrackOptions(codec="numpy", parameters={"dtype": "f4"}),
-        **({"anything": cl.writing.TrackOptions(codec="pickle")} if pickled else {}),
     }
     types = {**({"weight": "f4"} if weighted else {}), "parity": "u1", **dict.fromkeys(fields, "u1")}
     options = cl.writing.BuildOptions(
@@ -106,8 +103,6 @@ def _dataset(
                 "length": [(0, size // 2, np.array([size / 8], "f4"))],
                 "vector": [(0, size // 2, np.arange(size % 4, dtype="f4") + number)],
             }
-            if pickled:
-                spans["anything"] = [(0, size, {"number": number})]
             values = {"weight": np.array(tokens) % 5 / 4, "parity": np.array(tokens) % 2}
             writer.add_document(
                 tokens, spans, f"{path.name}-{number}",

@@ -421,14 +421,6 @@ ROWS: dict[str, Row] = {
         row("datasets.*.split", _of("a", split=[0.5, 1])),
         row("datasets.*.tracks", _of("a", tracks=[]), base=TOPIC, seen=PADDED),
         row("datasets.*.max_epochs", _of("a", max_epochs=0.05), ended, steps=6),
-        row(
-            "datasets.*.allow_pickle", _of("b", allow_pickle=True), gate, seen=(*ORDERED, "anything_records"),
-            base=lambda c: {
-                "datasets": {"b": {"path": c.path("pickled"), "weight": None}, "a": None},
-                "tracks": {"anything": {"layout": "records"}},
-            },
-            named=("allow_pickle", "layout", "records"),
-        ),
         row("datasets.*.loss_weight", _of("a", loss_weight=0.3), seen=("loss_weight",)),
         row("split_documents", {"split_documents": [0.5, 1]}),
         row("weights", lambda c: _weightless(c, weights="by_size"), named=("weights",)),

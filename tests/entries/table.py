@@ -65,7 +65,7 @@ OTHERS = (
     ),
     Other(LEARNED, (*SOURCES, *OWN_SCRIPTS), REFUSED, "Nothing there tells conceptloader when a step ends."),
     Other(
-        ("datasets.*.allow_pickle", "tracks.*.layout: records"),
+        ("tracks.*.layout: records",),
         (*MEGATRON, *NANOTRON, *HUGGING_FACE, "torchtitan", "OLMo-core"), REFUSED,
         "Records are Python objects, and the trainer moves tensors only.",
     ),

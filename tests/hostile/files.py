@@ -26,7 +26,7 @@ Target = Callable[[Path, bytes], Any]
 SPANS, DENSE = Variant("stream-with-metadata", "spans"), Variant("stream-with-metadata", "dense")
 TABLES = ("stream.bin", "documents.bin", "notes.index", "notes.data", "notes.spans")
 ENGINE = [*((SPANS, suffix) for suffix in TABLES), (DENSE, "stream.bin")]
-CODECS = [(Variant("document", "spans", codec), "notes.data") for codec in ("concepts", "json", "msgpack", "numpy")]
+CODECS = [(Variant("document", "spans", codec), "notes.data") for codec in ("concepts", "json", "numpy")]
 CODECS += [(SPANS, "documents.ids"), (SPANS, "documents.hash")]
 Choice = tuple[Variant, str]
 

@@ -1,9 +1,12 @@
 """CSV, Arrow files of saved datasets, and repositories of the hub in its cache: the datasets that jsonl gives."""
 
 import csv
+import datetime
+import decimal
 import errno
 import gzip
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -73,6 +76,20 @@ def test_csv(tmp_path: Path, wanted: dict[str, Any]) -> None:
         assert build(source, out, "--metadata-column", "source", "--shard-input-bytes", "20") == 0
         assert content(out) == wanted, name
         assert cl.verify(out, full=True) == []
+
+
+def test_metadata_of_the_types_of_parquet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"day": datetime.date(2026, 1, 2), "price": decimal.Decimal("1.50"), "score": math.nan, "most": math.inf}
+    rows = pa.Table.from_pylist([{"text": "a", "big": 2**63 - 1, "tags": [{"x": [math.nan, 0.1]}], **given}])
+    pq.write_table(rows, tmp_path / "in.parquet")
+    more = [word for name in rows.column_names[1:] for word in ("--metadata-column", name)]
+    assert build(tmp_path / "in.parquet", tmp_path / "ds", *more) == 0
+    wanted = {"day": "2026-01-02", "price": "1.50", "score": None, "most": None}
+    found = cl.open_dataset(tmp_path / "ds").documents()[0]["metadata"].decode()
+    assert found == [{"big": 2**63 - 1, "tags": [{"x": [None, 0.1]}], **wanted}]
+    pq.write_table(pa.Table.from_pylist([{"text": "a", "raw": b"x"}]), tmp_path / "raw.parquet")
+    assert build(tmp_path / "raw.parquet", tmp_path / "no", "--metadata-column", "raw") == 1
+    assert "raw.parquet: row 0: json record: found {'raw': b'x'}" in capsys.readouterr().err
 
 
 def test_many_rows_of_csv_in_order(tmp_path: Path) -> None:

@@ -64,7 +64,6 @@ WITHOUT = [
         "zstandard",
         "from conceptloader.ingest.records.lines import read_lines; [*read_lines('setup.py', 0, None, 'zst')]",
     ),
-    ("msgpack", "from conceptloader.format.spec.codecs import MsgpackCodec; MsgpackCodec()"),
     ("obstore", "from conceptloader.remote.stores import store_of; store_of('s3://a/b')"),
     ("fsspec", "from conceptloader.remote.stores import store_of; store_of('ftp://a/b')"),
     ("pytorch_lightning", NEITHER + "from conceptloader.integrations.lightning_lm import ConceptDataModule"),

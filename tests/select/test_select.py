@@ -357,13 +357,6 @@ def test_a_dataset_for_each_of_fifty_topics_and_a_configuration_of_them(
         assert found == {f"of-{by}-t{t}": [f"d{k}" for k in kept if k % 50 == t] for t in range(50)}
 
 
-def test_records_that_json_does_not_hold(tmp_path: Path) -> None:
-    written(tmp_path / "data", [([1], {"m": [(0, 1, {"raw": b"x", "n": 1})]})], tracks={"m": {"codec": "msgpack"}})
-    with raises(ConfigError, path="subset: m.raw", found=repr(b"x")):
-        make_subsets(tmp_path / "data", tmp_path / "view", SubsetOptions(where="m.raw is null"))
-    make_subsets(tmp_path / "data", tmp_path / "view", SubsetOptions(where="m.n = 1"))
-
-
 def test_columns_are_those_of_loops(path: Path) -> None:
     with cl.open_dataset(path) as dataset:
         columns = DocumentColumns(dataset)

@@ -39,7 +39,7 @@ def spans_of(number: int) -> tuple[int, Spans]:
 
 
 def record_of(number: int) -> dict[str, Any]:
-    """The record of a document in the tracks "packed" (msgpack) and "text" (json)."""
+    """The record of a document in the track "text"."""
     record: dict[str, Any] = {"n": number % 7 if number % 3 else None, "big": 2**53 + number % 2}
     return record if number % 4 else {**record, "deep": {"flag": number % 8 == 0, "word": "a'b\u00e9"[number % 3 :]}}
 
@@ -58,7 +58,6 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     tracks = {
         "plain": cl.writing.TrackOptions(vocabulary=NAMES),
         "scored": cl.writing.TrackOptions(vocabulary=NAMES, parameters={"scores": "f4"}),
-        "packed": cl.writing.TrackOptions(codec="msgpack"),
         "text": cl.writing.TrackOptions(codec="json"),
     }
     build = cl.writing.create_writer(folder / "data", cl.writing.BuildOptions(tracks=tracks), plan=[0, 1])
@@ -69,7 +68,7 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
                 spans: dict[str, Any] = {
                     "plain": [(a, b, ids) for a, b, ids, _ in found["plain"]],
                     "scored": [(a, b, (ids, scores)) for a, b, ids, scores in found["scored"]],
-                    **{track: [(0, size, record_of(number))] for track in ("packed", "text") if size},
+                    **({"text": [(0, size, record_of(number))]} if size else {}),
                 }
                 writer.add_document([number] * size, spans=spans, id=f"doc-{number}")
     cl.writing.finalize(folder / "data")
@@ -133,8 +132,7 @@ CONCEPTS = st.one_of(
     ),
 )  # fmt: skip
 KEYS = [
-    of(f"{track}.{text}", f"{track}.{name}", holds)
-    for track in ("packed", "text")
+    of(f"text.{text}", f"text.{name}", holds)
     for text, name, holds in (
         ("n > 2.5", "n", lambda n: n > 2.5), ("n in (1, 4.0)", "n", lambda n: n in (1, 4)),
         ("big = 9007199254740993", "big", lambda n: n == 2**53 + 1),
@@ -148,7 +146,7 @@ COLUMNS = st.one_of(
         compare, st.sampled_from(["n", "x", "tokens", "document"]), st.sampled_from(sorted(OPERATORS)),
         st.sampled_from([0, 3, 2.5, -1, 1e1]),
     ),
-    st.sampled_from(["n", "x", "packed.n", "text.deep", "packed.deep.word.gone"]).map(null),
+    st.sampled_from(["n", "x", "text.n", "text.deep", "text.deep.word.gone"]).map(null),
     st.sampled_from([
         *KEYS, of("word = 'b'", "word", lambda word: word == "b"), of("word > 'a'", "word", lambda word: word > "a"),
         of("upper(word) like 'B%'", "word", lambda word: word == "b"), of("flag != true", "flag", lambda on: not on),
@@ -175,7 +173,7 @@ def test_documents(dataset: cl.Dataset, asked: Test) -> None:
         size, found = spans_of(number)
         record = record_of(number) if size else {}
         flat = {**record, **{f"deep.{key}": value for key, value in record.get("deep", {}).items()}}
-        keys = {f"{track}.{key}": value for track in ("packed", "text") for key, value in flat.items()}
+        keys = {f"text.{key}": value for key, value in flat.items()}
         row = {**keys, **meta.get(f"doc-{number}", {}), "id": f"doc-{number}", "tokens": size, "document": number}
         spans = [(track, ids, scores) for track, some in found.items() for _, _, ids, scores in some]
         expected.append(holds(row, spans))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-READERS = ("tokenizers>=0.19", "pyarrow>=14", "msgpack>=1.0", "zstandard>=0.22", "jinja2>=3.1", "duckdb>=1.2")
+READERS = ("tokenizers>=0.19", "pyarrow>=14", "zstandard>=0.22", "jinja2>=3.1", "duckdb>=1.2")
 TESTS = ("pytest", "pytest-timeout", "hypothesis", "torchdata")
 
 NO_BUILD = ("-k", "not kernels_stay_in_their_arrays")  # which compiles

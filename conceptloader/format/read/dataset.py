@@ -24,7 +24,6 @@ from conceptloader.storage.threads import shared_threads
 def open_dataset(
     path: str | os.PathLike[str],
     roots: Sequence[str | os.PathLike[str]] | None = None,
-    allow_pickle: bool = False,
     verify_files: bool = True,
 ) -> "Dataset":
     """Open a dataset directory: reads and checks its manifest, opens no shard.
@@ -33,7 +32,6 @@ def open_dataset(
         path: A directory, or a URL of an object store (s3://, gs://, az://, http(s)://, ...; docs/object-stores.md).
         roots: Directories that may hold files of the dataset; by default the directory that holds `path`, so that
             joined and adopted neighbours work.
-        allow_pickle: Permit tracks of codec pickle, which execute code when decoded.
         verify_files: When files are first opened, compare a sample of each with the manifest, and the manifest with
             what it was; False leaves sizes and times.
 
@@ -45,7 +43,7 @@ def open_dataset(
         ConfigError: For wrong arguments.
         ReadError: A file cannot be read.
     """
-    return Dataset(path, roots, allow_pickle, verify_files)
+    return Dataset(path, roots, verify_files)
 
 
 def share_of(documents: int, a: float, b: float) -> tuple[int, int]:
@@ -70,7 +68,6 @@ class Dataset(Shown, Viewable):
     Args:
         path: As for `open_dataset`.
         roots: As for `open_dataset`.
-        allow_pickle: As for `open_dataset`.
         verify_files: As for `open_dataset`.
     """
 
@@ -78,7 +75,6 @@ class Dataset(Shown, Viewable):
         self,
         path: str | os.PathLike[str],
         roots: Sequence[str | os.PathLike[str]] | None,
-        allow_pickle: bool,
         verify_files: bool = True,
     ) -> None:
         view = None
@@ -86,14 +82,14 @@ class Dataset(Shown, Viewable):
             files = open_files(path, roots, verify_files)
         except FoundView as found:
             view, files = found, open_files(found.source, found.roots.roots, verify_files)
-        super().__init__(files, view, allow_pickle)
+        super().__init__(files, view)
         manifest = files.manifest
         self.mode = manifest.mode
         self.tokenizer = manifest.tokenizer
         self.num_shards = len(manifest.shards)
         given = (files if view is None else view).roots.given
         self._known: dict[str, dict[str | int, Concept]] = {}  # concepts by track, by name and id, once asked for
-        self._arguments = (self.path, given, allow_pickle, verify_files)
+        self._arguments = (self.path, given, verify_files)
 
     def __reduce__(self) -> tuple[Any, ...]:
         codecs = registered(track.codec for track in self.tracks.values())

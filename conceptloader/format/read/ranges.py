@@ -45,12 +45,7 @@ class Ranges:
     range or a track that does not exist.
     """
 
-    def __init__(
-        self,
-        files: Files,
-        allow_pickle: bool = False,
-        runs: Runs | None = None,
-    ) -> None:
+    def __init__(self, files: Files, runs: Runs | None = None) -> None:
         self.path = files.roots.directory
         self.manifest = manifest = files.manifest
         self.files = files
@@ -61,11 +56,10 @@ class Ranges:
         self.field_names = list(manifest.layouts[0].extra_fields(manifest.tracks))
         self.shard_starts = Numbers(manifest.starts())
         self.first_documents = Numbers(manifest.shards.first_documents)
-        self._allow_pickle = allow_pickle
         self._codecs: dict[str, Codec] = {}
 
     def codec(self, track: str) -> Codec:
-        """The codec of a track. Raises: ConfigError for an unknown track, or for pickle without permission."""
+        """The codec of a track. Raises: ConfigError for an unknown track, FormatError for an unknown codec."""
         if track in self._codecs:
             return self._codecs[track]
         entry = self.manifest.tracks.get(track)
@@ -76,13 +70,6 @@ class Ranges:
                 f"no track {track!r}",
                 f"one of {known}",
                 f"pass a name that `conceptloader inspect {self.path}` shows",
-            )
-        if entry.codec == "pickle" and not self._allow_pickle:
-            raise ConfigError(
-                f"{self.path}: track {track!r}",
-                "codec pickle",
-                "a codec that executes no code",
-                "pass allow_pickle=True if you trust the dataset, or omit this track from tracks",
             )
         codec = self._codecs[track] = self.files.codec(track)
         return codec

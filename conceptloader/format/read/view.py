@@ -33,8 +33,8 @@ class Viewable(Ranges):
     source: the path of the one with the files.
     """
 
-    def __init__(self, files: Files, view: FoundView | None, allow_pickle: bool) -> None:
-        super().__init__(files, allow_pickle, None if view is None else _runs(files, view))
+    def __init__(self, files: Files, view: FoundView | None) -> None:
+        super().__init__(files, None if view is None else _runs(files, view))
         self.source = self.path
         self.tracks, self.num_documents = self.manifest.tracks, self.manifest.num_documents
         self.viewed = None if view is None else view.view

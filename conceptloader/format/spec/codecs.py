@@ -6,7 +6,6 @@ not built in is registered by code (`register_codec`), in each process that deco
 
 import json
 import logging
-import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
@@ -14,7 +13,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from conceptloader.base.hashing import canonical_json
-from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, FormatError, InputError
 from conceptloader.format.spec.layout import FIELD_TYPES
 
@@ -188,16 +186,16 @@ class NumpyCodec:
             raise ValueError(f"found {len(record)} bytes, expected a multiple of {self.dtype.itemsize} ({self.dtype})")
 
 
-def _check_keys(values: Iterable[Any], kinds: Any) -> None:
+def _check_keys(values: Iterable[Any]) -> None:
     """Raises: ValueError for a key in any of the values that would come back as another one, or not at all."""
     if isinstance(values, dict):
         for key in values:
-            if type(key) is not str and not isinstance(key, kinds):
+            if not isinstance(key, str):
                 raise ValueError(f"found the key {key!r:.100}, expected texts as keys; write {str(key)!r:.100}")
         values = values.values()
     for value in values:
         if type(value) not in _SCALARS and isinstance(value, (dict, list, tuple)):
-            _check_keys(value, kinds)
+            _check_keys(value)
 
 
 class JsonCodec:
@@ -206,7 +204,7 @@ class JsonCodec:
     def encode(self, value: Any) -> bytes:
         try:
             packed = canonical_json(value).encode("ascii")
-            _check_keys([value], str)
+            _check_keys([value])
         except (TypeError, ValueError, RecursionError) as error:
             raise InputError(
                 "json record",
@@ -218,38 +216,12 @@ class JsonCodec:
 
     def decode(self, record: memoryview) -> Any:
         try:
-            return json.loads(bytes(record))
+            return json.loads(str(record, "utf-8"))
         except RecursionError as error:
             raise ValueError("found JSON nested too deeply") from error
 
     def check(self, record: bytes | memoryview) -> None:
         self.decode(memoryview(record))
-
-
-class MsgpackCodec:
-    """One MessagePack value. Needs the msgpack package."""
-
-    def __init__(self) -> None:
-        self._msgpack = need("msgpack", "codec msgpack: the msgpack package is not installed")
-
-    def encode(self, value: Any) -> bytes:
-        try:
-            packed: bytes = self._msgpack.packb(value)
-            _check_keys([value], (str, bytes))
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise InputError(
-                "msgpack record",
-                f"{value!r:.100}",
-                f"a MessagePack value: {error}",
-                "convert it to dict, list, str, bytes, int, float, bool or None",
-            ) from error
-        return packed
-
-    def decode(self, record: memoryview) -> Any:
-        return self._msgpack.unpackb(record)
-
-    def check(self, record: bytes | memoryview) -> None:
-        self._msgpack.unpackb(record)
 
 
 class BytesCodec:
@@ -269,22 +241,8 @@ class BytesCodec:
         pass
 
 
-class PickleCodec:
-    """Any Python object. Decoding executes code from the dataset, so `allow_pickle` is False by default."""
-
-    def encode(self, value: Any) -> bytes:
-        return pickle.dumps(value, protocol=4)
-
-    def decode(self, record: memoryview) -> Any:
-        return pickle.loads(record)
-
-    def check(self, record: bytes | memoryview) -> None:
-        if not len(record):
-            raise ValueError("found 0 bytes, expected a pickle")
-
-
 _WITH_PARAMETERS: dict[str, type] = {"concepts": ConceptsCodec, "numpy": NumpyCodec}
-_PLAIN: dict[str, type] = {"msgpack": MsgpackCodec, "json": JsonCodec, "bytes": BytesCodec, "pickle": PickleCodec}
+_PLAIN: dict[str, type] = {"json": JsonCodec, "bytes": BytesCodec}
 BUILT_IN = (*_PLAIN, *_WITH_PARAMETERS)
 _REGISTERED: dict[str, Codec] = {}
 _SHOWN: set[str] | None = None  # where bytes stand for records of unknown codecs, the places of which that was said

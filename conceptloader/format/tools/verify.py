@@ -65,8 +65,8 @@ def verify(
         path: Directory or URL of a dataset or a subset.
         full: Read all files, compare checksums, check order and range of everything in them. Token files of other
             libraries may have no checksum at first: their checksums are written to checksums.json in the dataset's
-            directory (unless write_checksums is False) and compared from then on. Records of pickle and of codecs that
-            are neither built in nor registered are not decoded.
+            directory (unless write_checksums is False) and compared from then on. Records of codecs that are neither
+            built in nor registered are not decoded.
         roots: Directories outside of the dataset's that its files may lie in.
         write_checksums: False leaves checksums.json as it is.
         threads: Shards that are read at once.

@@ -304,7 +304,7 @@ def format_options(options: IngestOptions) -> BuildOptions:
         for name in level_names(track, options.overlap, options.levels)
     }
     if columns.has_metadata:
-        tracks[METADATA_TRACK] = TrackOptions(codec="msgpack", encoding=options.encoding)
+        tracks[METADATA_TRACK] = TrackOptions(codec="json", encoding=options.encoding)
     for name, code in columns.numbers.items():
         tracks[name] = TrackOptions(codec="numpy", parameters={"dtype": code}, encoding=options.encoding)
     if columns.prefix is not None:

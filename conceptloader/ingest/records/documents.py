@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from conceptloader.errors import InputError
-from conceptloader.format.spec.codecs import MsgpackCodec, NumpyCodec
+from conceptloader.format.spec.codecs import JsonCodec, NumpyCodec
 from conceptloader.format.spec.jsonfile import each_once
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.columns import Columns
@@ -21,7 +21,7 @@ class Documents:
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
-        self._packer = MsgpackCodec()
+        self._packer = JsonCodec()
         self._prefix = None if columns.prefix is None else load_prefix(columns.prefix)
         self.ids: list[str] = []
         self.texts: list[str] | None = None if columns.text is None else []
@@ -120,7 +120,10 @@ def _metadata(record: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Values of parquet types in MessagePack's types: times in ISO 8601, decimals as text, maps as objects."""
+    """Values of parquet types in JSON's types, but for bytes.
+
+    Times in ISO 8601, decimals as text, maps as objects; NaN and infinities, which JSON has not, are null.
+    """
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -138,4 +141,4 @@ def plain(value: Any) -> Any:
         return str(datetime.timedelta(value.days, value.seconds, value.microseconds))
     if isinstance(value, decimal.Decimal):
         return str(value)
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

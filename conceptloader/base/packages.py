@@ -1,6 +1,5 @@
 """What is imported only when it is used: packages that only some uses need, and the public names of an adapter."""
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
@@ -77,12 +76,3 @@ def public(
 def unknown_name(package: str, name: str) -> AttributeError:
     """The error for a name that a package lacks."""
     return AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
-
-
-def python_like_this(code: str) -> list[str]:
-    """A command: Python that runs `code` with the options of this one, and imports from where this one does."""
-    import subprocess
-
-    options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing
-    path = [str(each) for each in sys.path]
-    return [sys.executable or "python3", *options, "-c", f"import sys; sys.path[:] = {path!r}; {code}"]

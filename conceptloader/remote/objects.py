@@ -13,7 +13,7 @@ from conceptloader.base.terminal import masked
 from conceptloader.errors import ConfigError
 from conceptloader.remote.blocks import disk_blocks, memory_blocks
 from conceptloader.remote.stores import store_of
-from conceptloader.storage.objects import Allows, Objects, Part
+from conceptloader.storage.objects import Objects, Part
 from conceptloader.storage.source import Expected, Range
 from conceptloader.storage.threads import Task
 
@@ -31,8 +31,8 @@ class RemoteObjects(Objects):
     every process of a job has them. Raises: ConfigError for those.
     """
 
-    def __init__(self, allows: Allows, check: bool = True) -> None:
-        super().__init__(allows, check)
+    def __init__(self, check: bool = True) -> None:
+        super().__init__(check)
         self.connections = _option("CONNECTIONS", 64)
         self._memory_bytes = _option("MEMORY_BYTES", 128 << 20)
         self._directory = os.environ.get("CONCEPTLOADER_REMOTE_CACHE_DIR")
@@ -50,7 +50,7 @@ class RemoteObjects(Objects):
 
     def get(self, url: str, offset: int, size: int) -> Part:
         """See Objects."""
-        return store_of(url).get(url, offset, size, self.allows)
+        return store_of(url).get(url, offset, size)
 
     def ranges(self, wanted: Iterable[Range]) -> Iterator[bytes]:
         """See Objects; neighbours are one request."""

@@ -1,29 +1,25 @@
 """Object stores with one interface: a range of an object, with the size and the version of the whole.
 
-obstore serves s3, gs and az, since a request costs a fourth of the processor time that it does by fsspec
-(docs/object-stores.md); http.py serves http(s), whose servers may redirect; every other URL goes to fsspec. All take
-credentials and endpoints from the environment.
+obstore serves s3, gs, az and http(s), since a request costs a fourth of the processor time that it does by fsspec
+(docs/object-stores.md); every other URL goes to fsspec. All take credentials and endpoints from the environment, but
+for user and password of http(s), which are in the URL.
 """
 
+import base64
 import errno
 import os
-import socket
-import subprocess
-import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
-from multiprocessing.connection import Connection
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-from conceptloader.base.packages import need, python_like_this
-from conceptloader.errors import ConceptloaderError, ConfigError, ReadError
-from conceptloader.remote.client import Client, first_line
-from conceptloader.remote.http import Http
-from conceptloader.storage.objects import Allows, Part
+from conceptloader.base.packages import need
+from conceptloader.errors import ConfigError, ReadError
+from conceptloader.storage.objects import Part
 
 _CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, for a store that is not Amazon's "
@@ -32,12 +28,46 @@ _CREDENTIALS = {
     "public bucket",
     "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_SKIP_SIGNATURE=true for a public "
     "container",
+    "http": "write user and password into the URL",
 }
-# Asked for credentials, by the clients, when the environment has none.
+_CREDENTIALS["https"] = _CREDENTIALS["http"]
 FRESH_S = 60.0  # that what fsspec says of an object is taken for true: it takes a request of its own
 _VERSIONS = "ETag", "etag", "mtime", "modified", "LastModified", "last_modified", "updated", "blob_id", "created"
 _owner = 0  # the process that has clients, and whose forked children can have none
+# Asked for credentials, by the clients, when the environment has none.
 _METADATA = ("//169.254.169.254", "//metadata.google", "//169.254.170.2")
+
+
+class Client:
+    """Of one host, bucket or container.
+
+    Raises: ReadError, with an errno that tells what may pass (EIO) from what does not (ENOENT, EACCES).
+    """
+
+    errors: Any = Exception  # what the library below raises
+
+    def get(self, url: str, offset: int, size: int) -> Part:
+        """See Objects."""
+        raise NotImplementedError
+
+    def explain(self, error: Exception) -> tuple[int, str]:
+        """An errno for an error of the library, and what to do."""
+        raise NotImplementedError
+
+    @contextmanager
+    def named(self, url: str, offset: int) -> Iterator[None]:
+        """Errors of the library as ReadErrors."""
+        try:
+            yield
+        except self.errors as error:
+            number, remedy = self.explain(error)
+            message = f"cannot be read at offset {offset}: {_first_line(error)}"
+            raise ReadError(url, message, fix=remedy, errno=number) from error
+
+
+def _first_line(error: Exception) -> str:
+    """The first line of a store's message says it; the rest are its own internals."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def store_of(url: str) -> Client:
@@ -50,11 +80,16 @@ def store_of(url: str) -> Client:
 def _open_store(scheme: str, root: str, process: int) -> Client:
     """One store per bucket, container or host. process: stores do not survive a fork."""
     global _owner
-    if scheme in ("http", "https"):
-        return Http(root)
     _owner = _owner or process
     if _owner != process:
-        return _Courier()
+        raise ConfigError(
+            root,
+            "a process that was forked from one that has read a store, whose clients do not work here",
+            "a process with clients of its own",
+            "set num_workers=0 (Megatron-LM: --num-workers 0, nanotron: num_loading_workers: 0), pass "
+            'multiprocessing_context="forkserver" to a DataLoader of your own, or use make_dataloader, which reads in '
+            "threads",
+        )
     return _Obstore(scheme, root) if scheme in _CREDENTIALS else _Fsspec(scheme)
 
 
@@ -63,39 +98,60 @@ class _Obstore(Client):
         problem = f"{root}: needs the obstore package to read {scheme}://"
         self._obstore = need("obstore", problem)
         self._kinds = need("obstore.exceptions", problem)
-        self.errors = (self._kinds.BaseError, OSError)
+        self.errors = (self._kinds.BaseError, OSError, ValueError)
         self._scheme, self._root, self._worked = scheme, root, False
+        self._http = scheme in ("http", "https")
+        endpoint = root if self._http else os.environ.get("AWS_ENDPOINT_URL", "")
         client: Any = {
             "timeout": timedelta(seconds=30),
             "connect_timeout": timedelta(seconds=10),
-            "allow_http": os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"),
+            "allow_http": endpoint.startswith("http://"),
         }
+        user, at, host = urlsplit(root).netloc.rpartition("@")
+        place = root
+        if self._http and at:  # obstore would ignore them there, and show them in its errors
+            basic = base64.b64encode(unquote(user).encode()).decode()
+            place, client["default_headers"] = f"{scheme}://{host}", {"authorization": f"Basic {basic}"}
         try:
             store = need("obstore.store", problem)
+            # from_url takes the http(s) of some hosts for those of a cloud's store.
+            opened = store.HTTPStore if self._http else store.from_url
             # No retries here: those are the caller's, which logs them.
-            self._store = store.from_url(root, client_options=client, retry_config={"max_retries": 0})
+            self._store = opened(place, client_options=client, retry_config={"max_retries": 0})
         except Exception as error:  # whatever the backends raise for their configuration
             raise ConfigError(
-                root, f"cannot be opened: {first_line(error)}", fix=f"check the URL, and {_CREDENTIALS[scheme]}"
+                root, f"cannot be opened: {_first_line(error)}", fix=f"check the URL, and {_CREDENTIALS[scheme]}"
             ) from error
 
-    def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
+    def get(self, url: str, offset: int, size: int) -> Part:
         data, path = b"", url[len(self._root) :].lstrip("/")
         with self.named(url, offset):
+            if self._http:  # obstore escapes a path; an escaped slash it could not tell from one
+                if "%2f" in path.lower():
+                    raise ValueError("a path with %2F")
+                path = unquote(path)
             if size:
                 found = self._obstore.get(self._store, path, options={"range": (offset, offset + size)})
                 data, meta = bytes(found.bytes()), found.meta
             else:
                 meta = self._obstore.head(self._store, path)
-        self._worked = True
-        return Part(data, meta["size"], meta.get("e_tag"))
+        self._worked = self._worked or size > 0  # an answer to HEAD says nothing of ranges
+        written = meta["last_modified"]  # 1970 if the server does not say
+        return Part(data, meta["size"], meta.get("e_tag") or (str(written) if written.timestamp() else None))
 
     def explain(self, error: Exception) -> tuple[int, str]:
         """What can't pass is named at once, with what to do. What worked before may have failed for a moment only."""
         text, number, remedy = str(error), errno.EIO, ""
         if isinstance(error, FileNotFoundError | self._kinds.NotFoundError):
             number = errno.ENOENT
-            remedy = "" if self._worked else "check bucket and path of the URL, AWS_REGION and AWS_ENDPOINT_URL"
+            settings = "" if self._http else " with its bucket, AWS_REGION and AWS_ENDPOINT_URL"
+            remedy = "" if self._worked else f"check the URL{settings}"
+        elif isinstance(error, ValueError):
+            number, remedy = errno.EINVAL, "rename the file or directory"
+        elif isinstance(error, self._kinds.NotSupportedError) or "Content-Length Header missing" in text:
+            # One of several machines behind an address, or a cache on the way, may not know ranges for once.
+            number = errno.EIO if self._worked else errno.ENOTSUP
+            remedy = "use a server that answers Range requests with their bytes and Content-Length (curl -i -r 0-9 URL)"
         elif "incorrectly configured region" in text:
             number, remedy = errno.ENXIO, "the bucket is in another region: set AWS_REGION to that"
         elif isinstance(error, self._kinds.PermissionDeniedError | self._kinds.UnauthenticatedError):
@@ -105,7 +161,7 @@ class _Obstore(Client):
         elif not self._worked and any(place in text for place in _METADATA):
             number, remedy = errno.EACCES, f"the environment has no credentials: {_CREDENTIALS[self._scheme]}"
         elif not self._worked and "Name or service not known" in text:
-            number, remedy = errno.ENXIO, "there is no such host: check the endpoint and the region"
+            number, remedy = errno.ENXIO, "there is no such host: check URL, endpoint and region"
         return number, remedy
 
 
@@ -118,7 +174,7 @@ class _Fsspec(Client):
         except (ImportError, ValueError) as error:
             raise ConfigError(f"{scheme}://", f"fsspec cannot read it: {error}", fix="install what it names") from error
 
-    def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
+    def get(self, url: str, offset: int, size: int) -> Part:
         now, (asked, known) = time.monotonic(), self._known.get(url, (-FRESH_S, Part(b"", 0, None)))
         with self.named(url, offset):
             if not size or now - asked >= FRESH_S:
@@ -132,59 +188,3 @@ class _Fsspec(Client):
     def explain(self, error: Exception) -> tuple[int, str]:
         kinds = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES}
         return next((number for kind, number in kinds.items() if isinstance(error, kind)), errno.EIO), ""
-
-
-class _Courier(Client):
-    """In a process that was forked from one with clients, whose threads it lacks.
-
-    Starts a process that makes the requests, and ends with this one. Megatron-LM's own loader can start its
-    workers in no other way than by forking.
-    """
-
-    def __init__(self) -> None:
-        self._socket, theirs = socket.socketpair()
-        command = python_like_this("from conceptloader.remote import stores; stores.serve()")
-        with theirs:  # a session of its own: an interrupt is the business of the trainer
-            subprocess.Popen(command, stdin=theirs.fileno(), start_new_session=True)
-        self._of_thread = threading.local()
-
-    def get(self, url: str, offset: int, size: int, allows: Allows) -> Part:
-        try:
-            # Taken out until the answer is there: after an interrupt nobody gets the answer to another question.
-            connection = self._of_thread.__dict__.pop("connection", None) or self._connect()
-            connection.send((url, offset, size))
-            answer: Part | ConceptloaderError = connection.recv()
-        except (EOFError, OSError) as error:
-            _open_store.cache_clear()  # the next attempt starts another one
-            raise ReadError(
-                url, "the process that reads the store has ended", fix="run the same command again", errno=errno.EIO
-            ) from error
-        self._of_thread.connection = connection
-        if isinstance(answer, ConceptloaderError):
-            raise answer
-        return answer
-
-    def _connect(self) -> Connection:
-        mine, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self._socket, [b"."], [theirs.fileno()])
-        return Connection(mine.detach())
-
-
-def serve() -> None:
-    """The courier: a thread for each connection that comes through the standard input, until that is closed."""
-    with socket.socket(fileno=os.dup(0)) as connections:
-        while descriptors := socket.recv_fds(connections, 1, 1)[1]:
-            threading.Thread(target=_answer, args=(Connection(descriptors[0]),), daemon=True).start()
-    os._exit(0)  # requests under way have nobody to answer
-
-
-def _answer(connection: Connection) -> None:
-    with suppress(EOFError, OSError):
-        while True:
-            url, offset, size = connection.recv()
-            try:  # these clients ask about no redirect
-                value: Part | ConceptloaderError = store_of(url).get(url, offset, size, bool)
-            except Exception as error:
-                value = error if isinstance(error, ConceptloaderError) else ReadError(url, error, errno=errno.EIO)
-            connection.send(value)

@@ -15,19 +15,17 @@ from conceptloader.storage.sample import sample_checksum, sample_places
 from conceptloader.storage.source import Expected, Range
 from conceptloader.storage.threads import Task, shared_threads
 
-Allows = Callable[[str], bool]
-"""Whether a redirect to a URL is followed."""
-SCHEMES: dict[str, Callable[[Allows, bool], "Objects"]] = {}
+SCHEMES: dict[str, Callable[[bool], "Objects"]] = {}
 """Scheme of a URL -> subclass of Objects: `SCHEMES["my-scheme"] = MyStore`. All others are the add-on's."""
 REMOTE = "conceptloader.remote.objects"
 _INCOMPLETE = "the object is corrupt or incomplete: upload it again"
 
 
-def open_objects(url: str, allows: Allows, check: bool) -> "Objects":
+def open_objects(url: str, check: bool) -> "Objects":
     """The source of a dataset. Raises: ConfigError that says which scheme there is nothing for."""
     scheme = url.partition("://")[0]
     missing = f"{url}: found the scheme {scheme}, and no {REMOTE}, which reads all that SCHEMES lacks"
-    objects: Objects = (SCHEMES.get(scheme) or need(REMOTE, missing).RemoteObjects)(allows, check)
+    objects: Objects = (SCHEMES.get(scheme) or need(REMOTE, missing).RemoteObjects)(check)
     return objects
 
 
@@ -49,15 +47,14 @@ class Objects:
     Attempts are repeated here, and objects checked: by their size, a sample of their content before anything of it is
     used, and a version that must not change.
 
-    allows: whether a redirect is followed. check: compare samples with the manifest. connections: requests at a time.
-    block_bytes: of what is asked for where it may be read again. kept_bytes: of such blocks, that a thread which makes
-    batches keeps for the next ones.
+    check: compare samples with the manifest. connections: requests at a time. block_bytes: of what is asked for where
+    it may be read again. kept_bytes: of such blocks, that a thread which makes batches keeps for the next ones.
     """
 
     connections, block_bytes, kept_bytes = 64, 1 << 16, 1 << 24
 
-    def __init__(self, allows: Allows, check: bool = True) -> None:
-        self.allows, self.check = allows, check
+    def __init__(self, check: bool = True) -> None:
+        self.check = check
         self.versions: dict[str, str | None] = {}
         self._met: set[str] = set()
         self._meeting: dict[str, threading.Lock] = {}

@@ -7,7 +7,6 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -73,8 +72,8 @@ def test_what_is_found_is_told(template: Template, monkeypatch: pytest.MonkeyPat
 
     honest, asked = files.Answers.get, []
 
-    def wrong(self: files.Answers, path: str, offset: int, size: int, allows: Any) -> Part:
-        part = honest(self, path, offset, size, allows)
+    def wrong(self: files.Answers, path: str, offset: int, size: int) -> Part:
+        part = honest(self, path, offset, size)
         asked.append(path)
         first = asked.count(path) == 1  # which is compared with the manifest
         turned = part.data[2:] + part.data[:2]  # ids that may be

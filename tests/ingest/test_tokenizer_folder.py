@@ -37,7 +37,7 @@ def _compared_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         return SimpleNamespace(returncode=0, stdout=out.getvalue())
 
     if "another_eos" not in request.node.name:
-        monkeypatch.setattr(tokenizer_folder, "subprocess", SimpleNamespace(run=run))
+        monkeypatch.setattr(tokenizer_folder.subprocess, "run", run)
 
 
 FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}

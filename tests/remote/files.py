@@ -2,21 +2,37 @@
 
 import http.server
 import threading
+from base64 import b64encode
 from collections.abc import Callable
+from email.utils import formatdate
 from pathlib import Path
+from urllib.parse import unquote
 
 
 class FileServer(http.server.ThreadingHTTPServer):
-    """Serves `folder` while it is a context; redirects: where to, by path. asked: the paths of all requests. whole:
-    which of the `ranges` get the whole file. dated: answers say when a file was written."""
+    """Serves `folder` while it is a context.
+
+    Attributes:
+        redirects: Where to, by path.
+        asked: The paths of all requests.
+        let_in: What those that came with a user said: the header Authorization.
+        user: Whom it asks for, as user:password; "" for nobody.
+        whole: Which of the `ranges` get the whole file.
+        faults: What the next ranges get in place of their bytes: a status; "short" for a body that ends before its
+            end; "other" for a range 1 byte before it; "silent" for an answer without its length.
+        dated: Answers say when a file was written.
+    """
 
     def __init__(self, folder: Path, dated: bool = False) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.folder, self.dated = folder, dated
         self.asked: list[str] = []
+        self.let_in: list[str | None] = []
         self.redirects: dict[str, str] = {}
+        self.user = ""
         self.ranges = 0
         self.whole: Callable[[int], bool] = lambda number: False
+        self.faults: list[int | str] = []
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def __enter__(self) -> "FileServer":
@@ -33,11 +49,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self.server.asked.append(self.path)
-        target = self.server.redirects.get(self.path)
-        file = self.server.folder / self.path.partition("?")[0].lstrip("/")
-        if target or not file.is_file():
-            self.send_response(302 if target else 404)
+        server, wanted = self.server, self.headers["Range"]
+        server.asked.append(self.path)
+        server.let_in.append(self.headers["Authorization"])
+        target = server.redirects.get(self.path)
+        file = server.folder / unquote(self.path.partition("?")[0]).lstrip("/")
+        fault = server.faults.pop(0) if wanted and server.faults else None
+        if server.user and server.let_in[-1] != f"Basic {b64encode(server.user.encode()).decode()}":
+            fault = 401
+        if target or isinstance(fault, int) or not file.is_file():
+            self.send_response(302 if target else fault if isinstance(fault, int) else 404)
             if target:
                 self.send_header("Location", target)
             self.send_header("Content-Length", "0")
@@ -45,21 +66,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         data = file.read_bytes()
         first, last = 0, len(data) - 1
-        wanted = self.headers["Range"]
-        self.server.ranges += bool(wanted)
-        if self.server.whole(self.server.ranges):
+        server.ranges += bool(wanted)
+        if server.whole(server.ranges):
             wanted = None
         if wanted:
             first, last = map(int, wanted.removeprefix("bytes=").split("-"))
-            last = min(last, len(data) - 1)
+            first, last = first - (fault == "other"), min(last, len(data) - 1)
         self.send_response(206 if wanted else 200)
         self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
-        if self.server.dated:
-            self.send_header("Last-Modified", self.date_time_string(file.stat().st_mtime_ns % (1 << 31)))
-        self.send_header("Content-Length", str(last + 1 - first))
+        if server.dated:
+            self.send_header("Last-Modified", formatdate(file.stat().st_mtime_ns % (1 << 31), usegmt=True))
+        if fault != "silent":
+            self.send_header("Content-Length", str(last + 1 - first))
         self.end_headers()
         if self.command == "GET":
-            self.wfile.write(data[first : last + 1])
+            self.wfile.write(data[first : last if fault == "short" else last + 1])
+        self.close_connection = fault in ("short", "silent")
 
     do_HEAD = do_GET
 

@@ -1,90 +1,161 @@
-"""What a server of files may answer, and which error each answer is: the errno says whether it may pass."""
+"""Datasets on a server of files are those of the directory; whatever else it answers is an error, never other bytes."""
 
 import errno
-import http.server
-import threading
+import shutil
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from conceptloader.errors import ReadError
-from conceptloader.remote.http import Http
+import conceptloader as cl
+from conceptloader.errors import FormatError, ReadError
+from conceptloader.remote import stores
+from conceptloader.storage import reads as io
 from conceptloader.storage.objects import Part
+from tests.batch.compare import assert_same
 from tests.raises import raises
+from tests.remote.files import FileServer
+from tests.remote.test_datasets import check, local
+from tests.remote.test_loader import reader
 
+__all__ = ["local"]  # the fixture
 DATA = bytes(range(100))
 
 
-class Answers(http.server.BaseHTTPRequestHandler):
-    """The path says what is answered: a status, or how a server without ranges sends the whole file."""
-
-    def do_GET(self) -> None:
-        asked = self.path.strip("/")
-        body = b"" if asked in ("empty", "silent") else DATA
-        if asked in ("part", "other"):
-            first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
-            if asked == "other":  # as a cache that keeps blocks, or takes one range for another
-                first, last = first - first % 8, last - first % 8
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {first}-{last}/{len(DATA)}")
-            body = DATA[first : last + 1]
-        else:
-            self.send_response(int(asked) if asked.isdecimal() else 200)
-        if asked != "silent":
-            self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+@pytest.fixture
+def server(tmp_path: Path, local: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+    """Of the dataset `ds`, and of a `file` of DATA."""
+    monkeypatch.setattr(io, "BACKOFF_S", (0.001,) * 4)
+    stores._open_store.cache_clear()
+    shutil.copytree(local, tmp_path / "served" / "ds")
+    (tmp_path / "served" / "file").write_bytes(DATA)
+    with FileServer(tmp_path / "served", dated=True) as started:
+        yield started
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+def get(server: FileServer, offset: int = 10, size: int = 5, name: str = "file") -> Part:
+    return stores.store_of(server.url).get(f"{server.url}/{name}", offset, size)
 
 
-def get(url: str, what: str, offset: int = 0, size: int = 100) -> Part:
-    return Http(url).get(f"{url}/{what}", offset, size, lambda _: False)
+def test_a_dataset_is_that_of_the_directory(server: FileServer, local: Path) -> None:
+    """Also with a user, and in a directory whose name a URL escapes."""
+    check(local, f"{server.url}/ds")
+    server.user = "me:s3:cr@t"
+    (server.folder / "ds").rename(server.folder / "my d\u00e4ta+1")
+    server.asked.clear()
+    check(local, f"{server.url.replace('//', '//me:s3%3Acr%40t@')}/my%20d\u00e4ta+1")
+    assert {path.rpartition("/")[0] for path in server.asked} == {"/my%20d%C3%A4ta+1"}
 
 
-ERRORS = {errno.EACCES: (401, 403, 407), errno.ENOENT: (404, 410), errno.EIO: (400, 402, 429, 500, 503)}
+def test_ranges(server: FileServer) -> None:
+    """Fewer bytes at the end; the size and the version alone."""
+    version = get(server).version
+    assert version is not None
+    assert get(server) == Part(DATA[10:15], 100, version)
+    assert get(server, 98, 5) == Part(DATA[98:], 100, version)
+    assert get(server, 0, 100) == Part(DATA, 100, version)
+    assert get(server, size=0) == Part(b"", 100, version)
+    with raises(ReadError, found="path with %2F", fix="rename"):
+        get(server, name="a%2Ffile")
 
 
-def test_each_status_has_its_error(url: str) -> None:
-    for number, statuses in ERRORS.items():
-        for status in statuses:
-            with raises(ReadError, found=f"the server answers {status}") as caught:
-                get(url, str(status))
-            assert caught.value.errno == number
+def test_faults_that_pass_change_nothing(server: FileServer, local: Path) -> None:
+    """Busy servers, bodies that end before their end, other ranges; whole files now and then: see test_doors.py."""
+    mine, theirs = reader(local, f"{server.url}/ds"), reader(local, str(local))
+    samples = np.arange(30, dtype=np.uint64)
+    for fault in (503, 500, 429, "short", "other", "silent"):
+        server.faults = [fault] * 4
+        assert_same(mine.read(samples), theirs.read(samples))
+        assert not server.faults
+        samples = samples + np.uint64(30)
 
 
-def test_whole_files_and_parts(url: str) -> None:
-    assert get(url, "part", 10, 5) == Part(DATA[10:15], 100, None)
-    assert get(url, "whole") == Part(DATA, 100, None)
-    assert get(url, "empty", size=1) == Part(b"", 0, None)
-    for what, offset, size in (("whole", 10, 5), ("whole", 0, 50), ("silent", 0, 1)):
-        with raises(ReadError, found="answers without ranges of bytes"):
-            get(url, what, offset, size)
+@pytest.mark.parametrize(
+    ("fault", "number", "found"),
+    [
+        (401, errno.EACCES, "401"),
+        (403, errno.EACCES, "403"),
+        (404, errno.ENOENT, "404"),
+        (503, errno.EIO, "503"),
+        ("short", errno.EIO, "body"),
+        ("other", errno.EIO, "Requested 10..15, got 9..15"),
+        ("silent", errno.ENOTSUP, "Content-Length"),
+    ],
+)
+def test_each_answer_has_its_error(server: FileServer, fault: int | str, number: int, found: str) -> None:
+    """The errno says whether it may pass."""
+    server.faults = [fault]
+    with raises(ReadError, f"{server.url}/file", found) as caught:
+        get(server)
+    assert caught.value.errno == number
 
 
-def test_another_part_than_was_asked_for_is_an_error(url: str) -> None:
-    assert get(url, "other", 8, 5).data == DATA[8:13]
-    with raises(ReadError, found="at offset 10: the server answers with bytes 8-12/100") as caught:
-        get(url, "other", 10, 5)
-    assert caught.value.errno == errno.EIO
+def test_a_server_without_ranges(server: FileServer) -> None:
+    """Is named at once, with what to do; also where the whole file is what was asked for."""
+    server.whole = lambda number: True
+    for offset, size in ((10, 5), (0, 100), (0, 1)):
+        with raises(
+            ReadError, found="Range request not supported", fix="a server that answers Range requests"
+        ) as caught:
+            get(server, offset, size)
+        assert caught.value.errno == errno.ENOTSUP
+    with raises(ReadError, "/ds/manifest.json", "Range request not supported"):
+        cl.open_dataset(f"{server.url}/ds")
 
 
-def test_a_proxy_is_left_out_where_the_environment_says_so(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changes_in_between(server: FileServer) -> None:
+    far, file = cl.open_dataset(f"{server.url}/ds"), server.folder / "ds/00000.stream.bin"
+    assert len(far.tokens(0, 9)) == 9
+    data = file.read_bytes()
+    for changed, found in ((data[:-2], f"{len(data) - 2} bytes"), (data[::-1], "version")):
+        file.write_bytes(changed)
+        with raises(FormatError, "00000.stream.bin", found):
+            far.tokens(9, 40)
+
+
+def test_redirects_are_followed_without_the_password(server: FileServer, tmp_path: Path, local: Path) -> None:
+    """Wherever they lead: what comes from there has to be what the manifest says."""
+    shutil.copytree(local, tmp_path / "other" / "ds")
+    near, file = cl.open_dataset(local), "/ds/00000.stream.bin"
+    url, server.user = f"{server.url.replace('//', '//me:s3cr3t@')}/ds", "me:s3cr3t"
+    with FileServer(tmp_path / "other") as other:
+        server.redirects = {file: f"{other.url}{file}?signature=1"}
+        assert cl.open_dataset(url).tokens(0, 99).tolist() == near.tokens(0, 99).tolist()
+        assert set(other.asked) == {f"{file}?signature=1"}
+        assert set(other.let_in) == {None}
+        (other.folder / file[1:]).write_bytes(b"7 bytes")
+        with raises(FormatError, file, "7 bytes"):
+            cl.open_dataset(url).tokens(0, 99)
+    (server.folder / file[1:]).replace(server.folder / "moved.bin")
+    server.redirects = {file: "/moved.bin"}
+    assert cl.open_dataset(url).tokens(0, 99).tolist() == near.tokens(0, 99).tolist()
+    server.redirects = {file: file}
+    with raises(ReadError, file, "error following redirect", fix="failed 5 times"):
+        cl.open_dataset(url).tokens(0, 99)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:9", "no-such-host.invalid"])
+def test_no_error_shows_the_password(server: FileServer, host: str) -> None:
+    """Nor its cause, as obstore says it."""
+    server.user = "me:s3cr3t"
+    for url in (f"http://me:s3cr3t@{host}/ds", f"{server.url.replace('//', '//me:s3cr3t@')}/none"):
+        with pytest.raises(ReadError) as caught:
+            cl.open_dataset(url)
+        shown = "".join(traceback.format_exception(caught.value))
+        assert "s3cr3t" not in shown
+        assert "://me:***@" in shown
+
+
+def test_a_proxy_is_left_out_where_the_environment_says_so(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody is there
-    for name in ("no_proxy", "NO_PROXY"):
-        monkeypatch.setenv(name, "elsewhere")
-    with raises(ReadError, found="cannot be read at offset 0"):
-        get(url, "whole")
-    for name in ("no_proxy", "NO_PROXY"):
-        monkeypatch.setenv(name, "127.0.0.1")
-    assert get(url, "whole").size == 100
+    for excluded in ("elsewhere", "127.0.0.1"):
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.setenv(name, excluded)
+        stores._open_store.cache_clear()
+        if excluded == "elsewhere":
+            with raises(ReadError, found="cannot be read at offset 10"):
+                get(server)
+    assert get(server).data == DATA[10:15]

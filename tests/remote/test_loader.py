@@ -7,14 +7,11 @@ import sys
 import threading
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
-import psutil
 import pytest
 from torch.utils.data import DataLoader
 
@@ -23,14 +20,13 @@ from conceptloader.batch.open import open_reader
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import load_config, open_blend
 from conceptloader.errors import ReadError
-from conceptloader.remote import objects, stores
+from conceptloader.remote import objects
 from conceptloader.remote.objects import RemoteObjects
 from conceptloader.subset.views import SubsetOptions, make_subsets
 from conceptloader.testing import PlainReader
 from conceptloader.torch.dataset import SampleDataset
 from tests.batch.cases import random_case
 from tests.batch.compare import assert_same
-from tests.raises import raises
 from tests.remote.conftest import Server
 from tests.remote.test_datasets import local, upload
 
@@ -134,47 +130,21 @@ def test_faults_that_pass_change_nothing(local: Path, server: Server) -> None:
         samples = samples + np.uint64(30)
 
 
-def test_forked_workers_of_a_dataloader(local: Path, server: Server) -> None:
-    """After requests of the parent, whose client does not survive that."""
+def test_workers_of_a_dataloader(local: Path, server: Server) -> None:
+    """After requests of the parent, whose client does not survive a fork: that is an error, and other workers read."""
     samples = SampleDataset(configuration(local, upload(local, server)), num_samples=24)
     assert len(samples[3]["input_ids"]) == 32
     options: dict[str, Any] = {"batch_size": 4, "collate_fn": cl.collate_fn}
-    found = list(DataLoader(samples, num_workers=1, multiprocessing_context="fork", timeout=60, **options))
+
+    def workers(method: str) -> list[Any]:
+        return list(DataLoader(samples, num_workers=1, multiprocessing_context=method, timeout=60, **options))
+
+    with pytest.raises(Exception, match=r"s3://\w+: found a process that was forked.*set num_workers=0"):
+        workers("fork")
     wanted = DataLoader(SampleDataset(configuration(local, str(local)), num_samples=24), **options)
-    for mine, theirs in zip(found, wanted, strict=True):
-        assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
-
-
-def test_an_interrupted_request_of_a_forked_process(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its answer is not taken for that of the next one; nor is the end of the process that makes them one."""
-    (tmp_path / "a").write_bytes(bytes(range(100)))
-    url = server.upload(tmp_path, f"b{uuid.uuid4().hex}") + "/a"
-    courier = stores._Courier()
-
-    def read(offset: int) -> list[int]:
-        return list(courier.get(url, offset, 4, bool).data)
-
-    assert read(5) == [5, 6, 7, 8]
-    plain = Connection.recv
-
-    def interrupted(connection: Connection) -> Any:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Connection, "recv", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            read(50)
-    assert Connection.recv is plain
-    assert read(20) == [20, 21, 22, 23]
-    with ThreadPoolExecutor(16) as pool:
-        assert list(pool.map(read, range(96))) == [list(range(k, k + 4)) for k in range(96)]
-    (process,) = (one for one in psutil.Process().children() if "stores.serve()" in one.cmdline()[-1])
-    process.kill()
-    process.wait()
-    with raises(ReadError, found="the process that reads the store has ended"):
-        read(5)
+    for found in (workers("forkserver"), DataLoader(samples, **options)):
+        for mine, theirs in zip(found, wanted, strict=True):
+            assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
 
 
 def test_a_process_ends_while_requests_hang(local: Path, server: Server, checkout: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 import conceptloader as cl
 from conceptloader.errors import FormatError
 from conceptloader.remote import stores
-from conceptloader.remote.http import Http
 from conceptloader.storage.objects import Objects, Part
 from conceptloader.storage.source import Expected
 from tests.corpora.small import written
@@ -55,7 +54,7 @@ def test_a_cache_on_the_disk_never_gives_what_was_there_before(
 def test_dates_are_versions(server: FileServer) -> None:
     server.folder.mkdir()
     (server.folder / "file").write_bytes(b"12345")
-    version = Http(server.url).get(f"{server.url}/file", 1, 2, lambda _: False).version
+    version = stores.store_of(server.url).get(f"{server.url}/file", 1, 2).version
     assert (version is not None) == server.dated
 
 
@@ -80,7 +79,7 @@ class Proxied(Objects):
 
 
 def test_a_weak_etag_is_that_of_the_same_object() -> None:
-    objects = Proxied(lambda _: True, check=False)
+    objects = Proxied(check=False)
     file = Expected("proxied://a", 8, "")
     for _ in range(3):
         assert objects.fetch(file, 0, 4) == b"xxxx"

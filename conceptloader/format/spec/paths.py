@@ -148,7 +148,7 @@ class UrlRoots(Roots):
     def __init__(self, url: str, roots: Given, check: bool = True) -> None:
         # Local roots of a configuration are for its local datasets.
         self._choose(normal(url), parent, roots, lambda root: normal(root) if is_url(root) else "")
-        self.objects = open_objects(self.directory, self.allows, check)
+        self.objects = open_objects(self.directory, check)
 
     def resolve(self, path: str) -> str:
         return normal(path if is_url(path) else f"{self.directory}/{path}")
@@ -162,11 +162,11 @@ class UrlRoots(Roots):
                 raise self._outside(where, path)
 
     def allows(self, url: str) -> bool:
-        """Whether a file may be read there, by its name or since a server redirects to it."""
+        """Whether a file may be read there."""
         return any(below(url, root) for root in self.roots)
 
     def check_real(self, path: str) -> str:
-        """There are no symbolic links; redirects are checked as they come."""
+        """There are no symbolic links; redirects of a server are its own business."""
         return path
 
     def load(self, path: str) -> JsonFile:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from conceptloader.base.hashing import fingerprint
-from conceptloader.base.packages import python_like_this
 from conceptloader.errors import InputError
 from conceptloader.storage.reads import read_file
 
@@ -153,13 +152,16 @@ class TokenizerFolder:
         key = fingerprint([self.path, files, eos, definition.decode("utf-8")])
         if key in _same:
             return
-        code = f"from {__name__} import difference; difference()"
+        # With the options of this one, as multiprocessing does, and imports from where this one does.
+        options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        path = [str(each) for each in sys.path]
+        code = f"import sys; sys.path[:] = {path!r}; from {__name__} import difference; difference()"
         environment = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
         given = json.dumps([self.path, definition.decode("utf-8")])
         # Another process, since transformers imports torch, which workers that are forked should not inherit.
         done = subprocess.run(
-            python_like_this(code), input=given, capture_output=True, text=True, encoding="utf-8",
-            env={**os.environ, **environment, "PYTHONUTF8": "1"}, check=False,
+            [sys.executable or "python3", *options, "-c", code], input=given, capture_output=True, text=True,
+            encoding="utf-8", env={**os.environ, **environment, "PYTHONUTF8": "1"}, check=False,
         )  # fmt: skip
         found = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"failed": done.stderr}
         if "failed" in found:

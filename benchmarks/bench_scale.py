@@ -1,4 +1,4 @@
-"""1e15 tokens, 1,000,000 shards, 1,024 datasets, 100 phases, 16,384 ranks: start, memory and lookups, without the
+"""1e15 tokens, 100,000 shards, 1,024 datasets, 100 phases, 16,384 ranks: start, memory and lookups, without the
 machines. The datasets are manifests over holes: what is measured is everything but the reading of data."""
 
 import json
@@ -45,7 +45,10 @@ def timed(function, units):
     return min(times)
 lookup = timed(lambda: blend.order.sample_many(samples), len(samples))
 few = samples[:1024].reshape(-1, 16)
-window = timed(lambda: [reader.read(row) for row in few], few.size)
+def windows():
+    for row in few:
+        reader.read(row)
+window = timed(windows, few.size)
 steps = timed(lambda: [plan.micro_batches(step, 5) for step in range(1000)], 1000)
 print(opened, memory, first, after, lookup, window, steps, flush=True)
 """
@@ -92,10 +95,10 @@ def trees(datasets: int) -> float:
 report = Report("scale")
 cases = {
     US: configuration("scale-one", 1, 1_000, 1),
-    "1,000,000 shards": configuration("scale-shards", 1, 1_000_000, 1),
+    "100,000 shards": configuration("scale-shards", 1, 100_000, 1),
     "1,024 datasets, 100 phases": configuration("scale-datasets", 1024, 10_240, 100),
 }
-for case in cases.values():  # warm: page cache, and tables of shards
+for case in cases.values():  # warm: page cache
     run(case)
 results = {name: run(config) for name, config in cases.items()}
 for column, (row, unit) in enumerate(ROWS):

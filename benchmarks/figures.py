@@ -99,8 +99,8 @@ class Figures:
         c, threads = self.one("loader", "batch 16, one process", US), "C: 2 threads, 4 buffers each"
         shares = [self.one("loader", f"batch {size}, one process", threads)["ratio"] for size in (16, 64)]
         start, memory = self.one("start", "first batch", US), self.one("start", "growth of resident memory", US)
-        million, many = "1,000,000 shards", "1,024 datasets, 100 phases"
-        opened, held = (self.one("scale", f"1e15 tokens: {row}", million) for row in OPENING)
+        shards, many = "100,000 shards", "1,024 datasets, 100 phases"
+        opened, held = (self.one("scale", f"1e15 tokens: {row}", shards) for row in OPENING)
         phases = self.one("scale", f"1e15 tokens: {OPENING[0]}", many)
         return (
             f"**Outputs.** Default outputs take {number(self.one('reads', read['row'], f'{US}, {default}')['ratio'])} "
@@ -111,8 +111,8 @@ class Figures:
             "GIL.\n\n"
             "**Start.** The manifest is read once; a shard is opened at its first sample. With 10,000 shards the "
             f"first batch takes {number(start['median'])} s and {number(memory['median'])} MB beyond torch and numpy. "
-            f"Opening 10^6 shards, the format's limit, takes {number(opened['median'])} s and {number(held['median'])} "
-            f"MB per process; 100 phases over 1,024 datasets {number(phases['median'])} s.\n"
+            f"Opening 100,000 shards takes {number(opened['median'])} s and {number(held['median'])} MB per process; "
+            f"100 phases over 1,024 datasets {number(phases['median'])} s.\n"
         )
 
     def machine_line(self) -> str:

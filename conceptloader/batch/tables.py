@@ -91,7 +91,7 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
             packing = view.packs.packing
             member["bins"], member["stop"] = packing.bins, view.packs.stop
             member["overflow"] = OVERFLOWS.index(packing.overflow)
-    all_shards, all_tracks, all_fields = map(_joined, (shards, tracks, fields))
+    all_shards, all_tracks, all_fields = map(np.concatenate, (shards, tracks, fields))
     needed = np.ones((len(all_shards), len(kinds)), np.bool_)
     needed[:, DOCUMENTS] = False
     for member in members[members["documents"] > 0]:  # any of those that share the shards
@@ -106,7 +106,7 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
     needed = np.column_stack([needed, *read])
     return Tables(
         shards=all_shards,
-        layouts=_joined(layouts),
+        layouts=np.concatenate(layouts),
         tracks=all_tracks,
         fields=all_fields,
         members=members,
@@ -116,11 +116,6 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
         needed=needed,
         owners=tuple(owners),
     )
-
-
-def _joined(parts: Sequence[Array]) -> Array:
-    """End to end; parts after the first, which is empty. A single one is not copied, since it may be mapped."""
-    return parts[1] if len(parts) == 2 else np.concatenate(parts)
 
 
 def _offset(layout: fmt.StreamLayout, field: str) -> int:
@@ -135,10 +130,12 @@ def _run_rows(runs: Runs) -> Array:
 
 
 def _shard_rows(dataset: Dataset, first_layout: int) -> Array:
-    rows = dataset.manifest.shards.rows
-    if first_layout:
-        rows = rows.copy()
-        rows["layout"] += first_layout
+    table = dataset.manifest.shards
+    rows = np.zeros(len(table), SHARD)
+    rows["base"], rows["first_document"] = table.starts[:-1], table.first_documents[:-1]
+    for name in ("tokens", "offset", "documents"):
+        rows[name] = getattr(table, name)
+    rows["layout"] = first_layout + table.layout
     return rows
 
 

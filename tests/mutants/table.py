@@ -35,7 +35,6 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
             "finalize": "build golden damage", "shardtable": "golden manifest damage",
             "dataset": "windows golden foreign damage", "columns": "columns edges manifest writer",
             "layout": "golden writer manifest", "values": "windows codecs golden",
-            "tablefile": "tablefile", "packed": "tablefile",
         },
         "manifest golden build edges",
     ),

@@ -1,8 +1,6 @@
 """The files of one dataset: where they are, what they must be, and reading them from wherever that is."""
 
 import errno
-import logging
-import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import unquote, urlsplit
@@ -14,15 +12,13 @@ from conceptloader.format.read.columns import Columns
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec import viewfile
 from conceptloader.format.spec.codecs import Codec, ConceptsCodec, NumpyCodec, get_codec
-from conceptloader.format.spec.jsonfile import JsonFile, seal_of
+from conceptloader.format.spec.jsonfile import JsonFile
 from conceptloader.format.spec.layout import bad
 from conceptloader.format.spec.manifest import Manifest, parse_manifest
-from conceptloader.format.spec.packed import is_there, one_of_each_folder
 from conceptloader.format.spec.paths import Roots, UrlRoots
-from conceptloader.format.spec.tablefile import indices_of, is_large, keep_table, parse_table
 from conceptloader.format.spec.viewfile import RUN, RUNS, Runs, ViewManifest
 from conceptloader.storage.objects import Objects
-from conceptloader.storage.reads import named, opened
+from conceptloader.storage.reads import named
 from conceptloader.storage.source import Expected, LocalFiles
 from conceptloader.storage.urls import is_url
 
@@ -34,8 +30,6 @@ _LEFT_BEHIND = (
     "that dataset was rebuilt after this one was made from it: restore it, or run conceptloader.concat or annotate "
     "again"
 )
-
-logger = logging.getLogger(__name__)
 
 
 class ManifestGuard:
@@ -102,9 +96,9 @@ def _checksums(manifest: Manifest) -> Iterator[tuple[str, str | None]]:
 def _folders(manifest: Manifest) -> set[str]:
     """Directories of other datasets in which files are, as the manifest has them; not those of other libraries."""
     table = manifest.shards
-    places = set(one_of_each_folder(table.path))
+    places = set(table.path)
     for column in table.files.values():
-        places |= {*one_of_each_folder(column.path, is_there(column.checksum))}
+        places |= {path for path, checksum in zip(column.path, column.checksum, strict=True) if path and checksum}
     return {place.rpartition("/")[0] for place in places} - {""}
 
 
@@ -165,7 +159,6 @@ class Files:
         if known is None:
             column, stream = self.kinds[kind], kind == "stream.bin"
             name, size = column.path[shard] or f"{self.table.path[shard]}.{kind}", int(column.size[shard])
-            self.roots.check([name], f"{self.roots.resolve(fmt.MANIFEST)}: shards")  # of a table, only folders were
             path = self.roots.resolve(name)
             foreign = self.table.foreign[shard] if stream else None
             sample = column.sample[shard]
@@ -238,19 +231,7 @@ def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[s
     guard = ManifestGuard(allowed) if check else None
     if isinstance(allowed, UrlRoots):
         return Files(_read_manifest(allowed), allowed, allowed.objects, guard)
-    table = allowed.resolve(fmt.TABLE)
-    there = allowed.status(table)
-    manifest = _mapped_manifest(allowed) if there else None
-    if manifest is not None:
-        return Files(manifest, allowed, LocalFiles(check), guard)
-    read = _read_manifest(allowed)
-    if there or is_large(read):
-        same = allowed.status(table) == there
-        if not same:  # another process has made it in the meantime
-            manifest = _mapped_manifest(allowed, read.seal)
-        if manifest is None and keep_table(read, allowed.directory, stale=bool(there) and same):
-            manifest = _mapped_manifest(allowed, read.seal)  # it takes less memory
-    return Files(manifest or read, allowed, LocalFiles(check), guard)
+    return Files(_read_manifest(allowed), allowed, LocalFiles(check), guard)
 
 
 def _local(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
@@ -282,30 +263,6 @@ def load_manifest(
         raise ConfigError(path, "a URL", "a local directory", "copy it here, or use conceptloader.open_dataset")
     allowed = Roots(os.fspath(path), roots)
     return _read_manifest(allowed), allowed
-
-
-def _mapped_manifest(allowed: Roots, seal: tuple[int, str] | None = None) -> Manifest | None:
-    """A large manifest out of its table, which processes of a machine share; None without one that fits.
-
-    seal: of manifest.json, if it is known, since this is not the first look. Raises: FormatError for paths outside the
-    roots.
-    """
-    file, path, first = allowed.resolve(fmt.MANIFEST), allowed.resolve(fmt.TABLE), seal is None
-    if not os.path.exists(path):
-        return None
-    try:
-        seal = seal or seal_of(file)
-        if seal is None:
-            return None  # whoever parses it says why
-        with opened(path, allowed.open) as descriptor, named(path, "mapped"):
-            size = os.fstat(descriptor).st_size  # nothing cannot be mapped
-            data = np.frombuffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b"", np.uint8)
-        manifest = parse_table(data, path, seal)
-    except (FormatError, ReadError) as error:
-        logger.log(logging.WARNING if first else logging.DEBUG, "%s", error)
-        return None
-    _check_paths(manifest, allowed, file)
-    return manifest
 
 
 def _read_manifest(allowed: Roots) -> Manifest:
@@ -344,9 +301,10 @@ def _explain(directory: str, file: str, error: ReadError) -> bool:
 def _check_paths(manifest: Manifest, allowed: Roots, file: str) -> None:
     """Refuse paths of a manifest, read from `file`, that leave the roots. Raises: FormatError."""
     table = manifest.shards
-    allowed.check(one_of_each_folder(table.path), f"{file}: shards.path")
+    allowed.check(table.path, f"{file}: shards.path")
     for kind, column in table.files.items():
-        allowed.check(filter(None, one_of_each_folder(column.path)), f"{file}: shards.files.{kind}.path")
-    allowed.check(filter(None, one_of_each_folder(indices_of(table.foreign))), f"{file}: shards.foreign.index")
+        allowed.check(filter(None, column.path), f"{file}: shards.files.{kind}.path")
+    indices = (one.index for one in table.foreign if one and one.index)
+    allowed.check(indices, f"{file}: shards.foreign.index")
     vocabularies = [t.vocabulary for t in manifest.tracks.values() if t.vocabulary]
     allowed.check((path for entry in vocabularies for path in entry.paths), f"{file}: tracks.vocabulary")

@@ -14,11 +14,10 @@ from conceptloader.base.lazy import lazy
 from conceptloader.base.strict import Natural, Rule, within
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.columns import Ints, column_of, int_column, require
+from conceptloader.format.spec.columns import Ints, column_of, int_column, is_there, require
 from conceptloader.format.spec.jsonfile import JsonFile, describe, dump_json
 from conceptloader.format.spec.layout import bad
 from conceptloader.format.spec.manifest import Manifest
-from conceptloader.format.spec.packed import is_there
 from conceptloader.format.spec.shardtable import FileColumn, holds
 
 FORMAT = "conceptstream-column"

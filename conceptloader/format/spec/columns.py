@@ -1,7 +1,4 @@
-"""Columns of the shard table: JSON lists with one element per shard, checked and turned into arrays without a loop.
-
-What a mapped table has instead of lists, arrays and packed columns, is checked as lists are.
-"""
+"""Columns of the shard table: JSON lists with one element per shard, checked and turned into arrays without a loop."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -14,7 +11,6 @@ from conceptloader.base.strict import Reads
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.jsonfile import describe, is_checksum
 from conceptloader.format.spec.layout import MAX_SIZE
-from conceptloader.format.spec.packed import Packed
 
 Ints = NDArray[np.int64]
 
@@ -84,9 +80,6 @@ def refuse(values: list[Any], where: str, good: Callable[[Any], bool], expected:
 
 def int_column(values: Any, where: str, limit: int = MAX_SIZE, nullable: bool = False) -> Ints:
     """Integers in [0, limit] as int64 [n]; null, where allowed, becomes -1."""
-    if isinstance(values, np.ndarray):
-        require((values >= -nullable) & (values <= limit), where, values, f"an integer in [0, {limit}]")
-        return values
     _check(values, where, {int, type(None)} if nullable else {int})
     present = [value for value in values if value is not None] if nullable else values
     if present and (min(present) < 0 or max(present) > limit):
@@ -98,17 +91,12 @@ def int_column(values: Any, where: str, limit: int = MAX_SIZE, nullable: bool = 
 
 def text_column(values: Any, where: str, nullable: bool = False) -> list[Any]:
     """Strings, or null where allowed; the list itself."""
-    if isinstance(values, Packed):
-        require(values.there | nullable, where, values.there.astype(np.int64), "a string")
-        return values  # type: ignore[return-value]
     _check(values, where, {str, type(None)} if nullable else {str})
     return values  # type: ignore[no-any-return]
 
 
 def checksum_column(values: Any, where: str) -> list[Any]:
     """xxh3-64 checksums, 16 lower-case hexadecimal digits each, or null; the list itself."""
-    if isinstance(values, Packed):
-        return values  # type: ignore[return-value]
     _check(values, where, {str, type(None)})
     present = [value for value in values if value is not None]
     if not set(map(len, present)) <= {16} or not set("".join(present)) <= set("0123456789abcdef"):
@@ -125,6 +113,11 @@ def column_of(read: Callable[..., Any], **options: Any) -> Reads:
 Texts = list[str | None]
 Paths = Annotated[list[str], column_of(text_column)]
 Checksums = Annotated[Texts, column_of(checksum_column)]
+
+
+def is_there(column: Sequence[Any]) -> NDArray[np.bool_]:
+    """Where a column is not null."""
+    return np.array([value is not None for value in column], np.bool_)
 
 
 def require(rows: NDArray[np.bool_], where: str, found: Ints, expected: str | Ints) -> None:

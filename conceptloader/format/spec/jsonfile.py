@@ -3,7 +3,6 @@
 import contextlib
 import json
 import math
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,14 +13,13 @@ import xxhash
 from conceptloader.base.strict import Rule, build, within
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.layout import DAMAGED, MAX_SIZE, bad
-from conceptloader.storage.reads import opened, read_at, read_file, retrying
+from conceptloader.storage.reads import read_file
 
 T = TypeVar("T")
 
 LIMIT = 1 << 30
 _SEAL = re.compile(rb',\n "checksum": "([0-9a-f]{16})"\n}\n')
 _SEAL_SIZE = len(b',\n "checksum": "0123456789abcdef"\n}\n')
-_AT_ONCE = 1 << 20  # bytes
 
 
 def parse_json(data: bytes, where: str) -> Any:
@@ -57,11 +55,11 @@ def each_once(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class JsonFile:
-    """A checksummed object, without its checksum. where: its path, for messages. seal: bytes of the file, checksum."""
+    """A checksummed object, without its checksum, which is apart. where: its path, for messages."""
 
     value: dict[str, Any]
     where: str
-    seal: tuple[int, str] = (0, "")
+    checksum: str = ""
 
     def parse(self, kind: type[T], name: str = "", version: int = 0) -> T:
         """As a dataclass of its keys. name, version: what `format` and `version`, which are none of these, must be.
@@ -119,22 +117,7 @@ def load_sealed(data: bytes, where: str) -> JsonFile:
     if type(value) is not dict:
         raise bad(where, describe(value), "an object", DAMAGED)
     del value["checksum"]
-    return JsonFile(value, where, (len(data), checksum))
-
-
-def seal_of(path: str) -> tuple[int, str] | None:
-    """See JsonFile: of a file that is not parsed, nor kept in memory. None if it has none, or a wrong one."""
-
-    def read() -> tuple[int, str] | None:
-        found = xxhash.xxh3_64()
-        with opened(path) as descriptor:
-            size = os.fstat(descriptor).st_size
-            for at in range(0, size - _SEAL_SIZE, _AT_ONCE):
-                found.update(read_at(descriptor, at, min(_AT_ONCE, size - _SEAL_SIZE - at), path))
-            tail = read_at(descriptor, max(0, size - _SEAL_SIZE), min(size, _SEAL_SIZE), path)
-        return (size, found.hexdigest()) if tail == _seal(found.hexdigest()) else None
-
-    return retrying(read)
+    return JsonFile(value, where, checksum)
 
 
 def dump_json(value: dict[str, Any]) -> bytes:
@@ -153,18 +136,9 @@ def dump_json(value: dict[str, Any]) -> bytes:
     return seal(("{\n" + ",\n".join(lines)).encode("ascii"))
 
 
-def seal_in(data: bytes) -> tuple[int, str]:
-    """See JsonFile: of what `dump_json` wrote."""
-    return len(data), data[-20:-4].decode("ascii")
-
-
 def seal(head: bytes) -> bytes:
     """Close a JSON object, which is open at its end, with its checksum."""
-    return head + _seal(xxhash.xxh3_64_hexdigest(head))
-
-
-def _seal(checksum: str) -> bytes:
-    return b',\n "checksum": "%s"\n}\n' % checksum.encode()
+    return head + b',\n "checksum": "%s"\n}\n' % xxhash.xxh3_64_hexdigest(head).encode()
 
 
 def is_checksum(value: Any) -> bool:

@@ -44,9 +44,8 @@ RESERVED_NAMES = frozenset(
     {"token", "tokens", "documents", "document", "stream", "manifest", "build", "checksums", "shard"}
 )
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
-TABLE = "shards.derived.bin"
 # What was added to a finished dataset; no reader of tokens needs it.
-DERIVED = re.compile(rf"{NAME.pattern}\.column\.json|{re.escape(TABLE)}|[0-9]{{5,7}}\.{NAME.pattern}\.(column|holes)")
+DERIVED = re.compile(rf"{NAME.pattern}\.column\.json|[0-9]{{5,7}}\.{NAME.pattern}\.(column|holes)")
 
 
 Count = TypeVar("Count", int, NDArray[np.int64])  # of one shard, or of each

@@ -11,7 +11,7 @@ from conceptloader.base.version import __version__
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints, total
-from conceptloader.format.spec.jsonfile import JsonFile, describe, dump_json, seal_in
+from conceptloader.format.spec.jsonfile import JsonFile, describe, dump_json
 from conceptloader.format.spec.layout import StreamLayout
 from conceptloader.format.spec.shardtable import ShardTable, check_shards
 from conceptloader.format.spec.vocabulary import Vocabulary, groups_problem
@@ -182,18 +182,13 @@ class Manifest:
         return fingerprint([fmt.FORMAT, _FINGERPRINTS, tracks, files])
 
     @lazy
-    def seal(self) -> tuple[int, str]:
-        """Of manifest.json, see JsonFile: that which was read, or will be written."""
-        return seal_in(self.dump())
-
-    @property
     def identity(self) -> str:
-        """The checksum of manifest.json: 16 hexadecimal digits."""
-        return self.seal[1]
+        """The checksum of manifest.json, that which was read or will be written: 16 hexadecimal digits."""
+        return self.dump()[-20:-4].decode("ascii")
 
-    def head(self) -> dict[str, Any]:
-        """What it says, without its shards."""
-        return {
+    def dump(self) -> bytes:
+        """The bytes of manifest.json."""
+        value = {
             "format": fmt.FORMAT,
             "version": fmt.VERSION,
             "mode": self.mode,
@@ -206,10 +201,9 @@ class Manifest:
             "layouts": [[list(pair) for pair in layout.fields] for layout in self.layouts],
             "tracks": {name: self.tracks[name].to_json() for name in sorted(self.tracks)},
             "extra": dict(self.extra),
+            "shards": self.shards.to_json(),
         }
-
-    def dump(self) -> bytes:
-        return dump_json({**self.head(), "shards": self.shards.to_json()})
+        return dump_json(value)
 
 
 _TOTALS = ("num_shards", "num_tokens", "num_documents")
@@ -228,7 +222,7 @@ def parse_manifest(head: JsonFile) -> Manifest:
             found, total = head.value.get(key), getattr(manifest, key)
             if type(found) is not int or found != total:
                 raise ConfigError(key, describe(found), f"{total}, as in the shard table")
-    vars(manifest)["seal"] = head.seal
+    vars(manifest)["identity"] = head.checksum
     return manifest
 
 

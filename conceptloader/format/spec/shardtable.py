@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conceptloader.base.lazy import lazy
 from conceptloader.base.strict import convert, unknown, within
@@ -17,6 +18,7 @@ from conceptloader.format.spec.columns import (
     Texts,
     column_of,
     int_column,
+    is_there,
     offsets_of,
     refuse,
     require,
@@ -25,15 +27,12 @@ from conceptloader.format.spec.columns import (
 )
 from conceptloader.format.spec.jsonfile import Checksum
 from conceptloader.format.spec.layout import StreamLayout
-from conceptloader.format.spec.packed import Packed, everywhere, is_equal, is_there, nothing
-from conceptloader.kernels.kernel import Array
-from conceptloader.kernels.records import SHARD
 
 
 def _encodings(values: Any, where: str) -> Texts:
     known = (fmt.DENSE, fmt.SPANS, None)
     found = text_column(values, where, nullable=True)
-    if not isinstance(found, Packed) and not set(found) <= set(known):
+    if not set(found) <= set(known):
         refuse(found, where, lambda code: code in known, '"dense", "spans" or null')
     return found
 
@@ -50,8 +49,6 @@ def _own_paths(values: Any, where: str) -> Texts:
 
 
 def _origins(values: Any, where: str) -> "list[Foreign | None]":
-    if isinstance(values, Packed):
-        return values  # type: ignore[return-value]
     return list(convert(values, tuple[Foreign | None, ...], where)) if _given(values, where) else []
 
 
@@ -74,12 +71,6 @@ class FileColumn:
 
     def __post_init__(self) -> None:
         self.path = self.path or [None] * len(self.size)
-
-    @classmethod
-    def nowhere(cls, shards: int) -> "FileColumn":
-        """Of a kind that no shard has, without memory for it."""
-        none: Any = nothing(shards)
-        return cls(everywhere(-1, shards), none, none, none)
 
     @classmethod
     def absent(cls: type[Kind], shards: int, **more: Any) -> Kind:
@@ -132,6 +123,10 @@ class TrackColumn:
     def absent(cls, shards: int) -> "TrackColumn":
         return cls([None] * shards, np.zeros(shards, np.int64), np.zeros(shards, np.int64))
 
+    def encoded(self, encoding: str) -> NDArray[np.bool_]:
+        """Where a shard has this encoding: bool [shards]."""
+        return np.array([one == encoding for one in self.encoding], np.bool_)
+
     def to_json(self) -> dict[str, Any]:
         return {"encoding": [*self.encoding], "records": self.records.tolist(), "entries": self.entries.tolist()}
 
@@ -170,15 +165,6 @@ class ShardTable:
         """int64 [shards + 1]: the number of the first document of each shard, and of all."""
         return offsets_of(self.documents)
 
-    @lazy
-    def rows(self) -> Array:
-        """SHARD [shards], as kernels want them."""
-        rows = np.zeros(len(self), SHARD)
-        rows["base"], rows["first_document"] = self.starts[:-1], self.first_documents[:-1]
-        for name in ("tokens", "offset", "documents", "layout"):
-            rows[name] = getattr(self, name)
-        return rows
-
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {
             "path": [*self.path],
@@ -210,7 +196,7 @@ def check_shards(table: ShardTable, layouts: Sequence[StreamLayout], tracks: Seq
         if len(values) != count:
             raise ConfigError(f"shards.{name}", f"{len(values)} elements", f"{count}, one per shard")
     require(table.layout < len(layouts), "shards.layout", table.layout, f"an index into {len(layouts)} layouts")
-    table.files = {kind: table.files.get(kind) or FileColumn.nowhere(count) for kind in kinds}
+    table.files = {kind: table.files.get(kind) or FileColumn.absent(count) for kind in kinds}
     tokens = total(table.tokens)
     if not 0 < tokens <= fmt.MAX_SIZE:
         raise ConfigError("shards.tokens", f"{tokens} tokens in all", f"1 to {fmt.MAX_SIZE}")
@@ -263,10 +249,9 @@ def _check_sizes(table: ShardTable, layouts: Sequence[StreamLayout], block_token
     together = np.where(ids >= 0, (hashes >= 0) & (hashes % fmt.HASH_ENTRY.itemsize == 0), hashes < 0)
     require(together, "shards.files.documents.hash.size", hashes, "a multiple of 16 exactly where there are ids")
     for name, column in table.tracks.items():
-        has, spans = is_there(column.encoding), is_equal(column.encoding, fmt.SPANS)
+        has, spans, wanted = is_there(column.encoding), column.encoded(fmt.SPANS), column.encoded(fmt.DENSE)
         field = (fmt.dense_field(name), "u4")
         dense = np.array([field in layout.fields for layout in layouts])[table.layout]
-        wanted = is_equal(column.encoding, fmt.DENSE)
         at = f"shards.tracks.{name}.encoding: layout"
         require(dense | ~wanted, at, table.layout, f"one with the field {field[0]} of type u4")
         check(f"{name}.index", has, 8 * (column.records + 1))

@@ -19,13 +19,11 @@ from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.codecs import BUILT_IN, parameter_problem
 from conceptloader.format.spec.columnfile import column_file, holes_kind, unpack_holes
-from conceptloader.format.spec.jsonfile import LIMIT, Checksum, Size, dump_json, load_json
-from conceptloader.format.spec.tablefile import dump_table
+from conceptloader.format.spec.jsonfile import Checksum, Size, dump_json, load_json
 from conceptloader.format.spec.vocabulary import load_details, load_vocabulary
 from conceptloader.format.tools.checks import FileCheck
 from conceptloader.format.write.ladder import count_items, count_spans
 from conceptloader.storage.durable import write_file
-from conceptloader.storage.reads import read_file
 from conceptloader.storage.sample import file_checksum
 from conceptloader.storage.source import LocalFiles
 
@@ -89,7 +87,7 @@ def verify(
     files = Files(manifest, allowed, source)
     known, fresh = _load_checksums(allowed.directory), dict[str, Any]()
     checks = _Shards(files, source, manifest.starts().tolist(), full, known, fresh)
-    problems = [*_check_tracks(files, full), *_check_columns(files), *_check_table(files)]
+    problems = [*_check_tracks(files, full), *_check_columns(files)]
     if wrong := tokenizer_problem(files):
         problems.append(Problem(file=wrong[0], message=wrong[1]))
     try:
@@ -186,20 +184,6 @@ def _check_columns(files: Files) -> Iterator[Problem]:
             files.columns.get(name)
         except ConceptloaderError as error:
             yield Problem(file=files.roots.resolve(column_file(name)), message=str(error))
-
-
-def _check_table(files: Files) -> Iterator[Problem]:
-    """Of a manifest of many shards: it is made again, and compared."""
-    path = files.roots.resolve(fmt.TABLE)
-    if not os.path.lexists(path):
-        return
-    try:
-        found = read_file(path, LIMIT, files.roots.open)
-        if found != dump_table(files.manifest):
-            rule = f"those that {fmt.MANIFEST} gives"
-            raise FormatError(path, "other bytes", rule, "remove it: it is made again when the dataset is opened")
-    except (ConceptloaderError, ValueError) as error:
-        yield Problem(file=path, message=str(error))
 
 
 def _false_claims(files: Files, pool: Executor) -> Iterator[str]:

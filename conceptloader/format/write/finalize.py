@@ -12,7 +12,6 @@ from conceptloader.format.spec.layout import StreamLayout
 from conceptloader.format.spec.manifest import CREATED_BY, Manifest, Track, most_items, parse_manifest
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.shardtable import FileColumn, ShardTable, TrackColumn
-from conceptloader.format.spec.tablefile import keep_table
 from conceptloader.format.write.build import Build, ShardReport, open_writer
 from conceptloader.format.write.ladder import with_border_windows
 from conceptloader.storage.durable import TEMPORARY, sync_directory, write_file
@@ -64,7 +63,6 @@ def write_manifest(manifest: Manifest, directory: str) -> Manifest:
     target = os.path.join(directory, fmt.MANIFEST)
     data = manifest.dump()
     manifest = parse_manifest(load_sealed(data, target))
-    keep_table(manifest, directory)
     write_file(target, data)
     return manifest
 

@@ -23,6 +23,7 @@ from conceptloader.order.progress.runlog import RunStart
 from conceptloader.order.progress.spec import SAVED_VERSION
 from conceptloader.run.observer import OBSERVERS, Track
 from conceptloader.run.training import TrainingRun
+from conceptloader.storage.durable import make_directories
 
 NEEDS = "batches", "which writes none"
 FOLDER = "conceptloader_batches"
@@ -67,7 +68,7 @@ class BatchRecorder:
     def __init__(self, directory: str | os.PathLike[str], launch: int, dp_rank: int, start: RunStart) -> None:
         self.path = Path(directory) / f"{launch:06d}.{dp_rank:06d}.jsonl"
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_directories(str(self.path.parent))
             self._file = open(self.path, "xb", buffering=0)  # noqa: SIM115 - open as long as the run
         except OSError as error:
             raise ReadError(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from conceptloader.columns.unfinished import Plan, Unfinished, require_local, taken
+from conceptloader.columns.unfinished import Plan, Unfinished, taken
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.bulk import starts_in
 from conceptloader.format.read.dataset import Dataset, open_dataset
@@ -27,7 +27,7 @@ from conceptloader.format.spec.columnfile import (
 )
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.manifest import Manifest
-from conceptloader.storage.durable import Spool, sync_directory, write_file
+from conceptloader.storage.durable import Spool, require_local, sync_directory, write_file
 from conceptloader.storage.lock import hold, release
 from conceptloader.storage.reads import named, read_at
 from conceptloader.storage.sample import open_sample

@@ -65,13 +65,6 @@ def taken(directory: str, name: str) -> ConfigError:
     return ConfigError(os.path.join(directory, column_file(name)), "a column", "a name that no column has", fix)
 
 
-def require_local(path: str) -> None:
-    """Raise ConfigError for a URL."""
-    if "://" in path:
-        fix = "pass a local copy, and upload the column's files"
-        raise ConfigError(path, "a URL", "a local directory", fix)
-
-
 class Unfinished:
     """The folder. Raises everywhere: ReadError naming the file, for a disk that is full too."""
 

@@ -13,7 +13,7 @@ from conceptloader.base.strict import unknown
 from conceptloader.blend import Blend, open_blend
 from conceptloader.columns.finish import finish, give_back
 from conceptloader.columns.places import At, Pieces, pieces_of
-from conceptloader.columns.unfinished import Plan, Unfinished, require_local, taken
+from conceptloader.columns.unfinished import Plan, Unfinished, taken
 from conceptloader.columns.values import Array, Stored, as_stored
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.bulk import items_of, ragged
@@ -21,6 +21,7 @@ from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.columnfile import TYPES, ColumnFile, column_file
 from conceptloader.format.spec.columns import Ints
 from conceptloader.kernels.arrays import BATCH
+from conceptloader.storage.durable import require_local
 
 _FLUSH_BYTES = 1 << 28
 _FLUSH_S = 30.0

@@ -17,7 +17,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import open_dataset
 from conceptloader.format.spec import layout as fmt
 from conceptloader.ingest.build import arguments as building
-from conceptloader.storage.durable import write_file
+from conceptloader.storage.durable import require_local, write_file
 
 DESCRIPTION = """\
 For raw files write a recipe of `build`: which of their columns hold what, guessed from the first rows, and files of the
@@ -71,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
     out = os.path.abspath(arguments.out)
+    require_local(out)
     if os.path.lexists(out) and not arguments.overwrite:
         raise ConfigError(f"--out {arguments.out}", "an existing file", "a new file", "to replace it, pass --overwrite")
     if not os.path.isdir(os.path.dirname(out)):

@@ -32,7 +32,7 @@ from conceptloader.index.reader import (
     source_fingerprint,
 )
 from conceptloader.ingest.database import PROBLEM, database, load
-from conceptloader.storage.durable import TEMPORARY, completed, make_directories, write_file
+from conceptloader.storage.durable import TEMPORARY, completed, make_directories, require_local, write_file
 from conceptloader.storage.lock import build_lock
 
 _ROW_GROUP = 1 << 14  # an answer reads at least as many rows of each shard
@@ -114,13 +114,7 @@ def _check_track(dataset: Dataset, track: str) -> None:
         raise ConfigError(
             dataset.path, f"no track {track!r} of concepts", f"one of {known}", "pass --track with one of these"
         )
-    if "://" in dataset.path:
-        raise ConfigError(
-            dataset.path,
-            "a URL",
-            "a local directory, where the index can be written",
-            "run `conceptloader index` on a local copy",
-        )
+    require_local(dataset.path)
 
 
 def _write_job(job: Job, _: Tell) -> None:

@@ -15,15 +15,29 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from conceptloader.base.terminal import masked
 from conceptloader.errors import ConfigError
 from conceptloader.storage.reads import named, read_at
 from conceptloader.storage.sample import sample_checksum
 
 _CHUNK = 1 << 22
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{16}\.tmp")
+_URL = re.compile(r"(?:.*/)?(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/+(?P<rest>.+)")
+
+
+def require_local(path: str) -> None:
+    """Raise ConfigError for an output at a URL, also if somebody has made a path of it since.
+
+    Nothing is written to a store, and a folder of the name `s3:` would go with the machine that it is on.
+    """
+    if found := _URL.fullmatch(path):
+        url = masked(f"{found['scheme']}://{found['rest']}")
+        fix = "write to a disk, and copy the complete output there (aws s3 cp, rclone copy): nothing was written"
+        raise ConfigError("output", f"the URL {url}", "a path on a disk", fix)
 
 
 def temporary_name(path: str) -> str:
+    require_local(path)
     directory, name = os.path.split(path)
     return os.path.join(directory, f".{name}.{secrets.token_hex(8)}.tmp")
 
@@ -40,8 +54,9 @@ def sync_directory(path: str) -> None:
 def make_directories(path: str) -> None:
     """Create a directory and its missing parents, permanently.
 
-    Raises: ConfigError if something else has the name of one of them, ReadError naming it.
+    Raises: ConfigError if something else has the name of one of them, or for a URL; ReadError naming it.
     """
+    require_local(path)
     missing = []
     while path and not os.path.isdir(path):
         missing.append(path)

@@ -29,7 +29,7 @@ from conceptloader.order.phases import Phase
 from conceptloader.order.progress.spec import SAVED_VERSION, LoggedPhase, OrderSpec, Origin, link
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
-from conceptloader.storage.durable import sync_directory
+from conceptloader.storage.durable import make_directories, sync_directory
 
 logger = logging.getLogger(__name__)
 
@@ -520,7 +520,7 @@ class RunLog:
         data = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in said).encode()
         new = not self.path.exists()
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_directories(str(self.path.parent))
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             try:
                 torn = os.fstat(file).st_size - self._end

@@ -133,7 +133,7 @@ def test_faults_that_pass_change_nothing(local: Path, server: Server) -> None:
 def test_workers_of_a_dataloader(local: Path, server: Server) -> None:
     """After requests of the parent, whose client does not survive a fork: that is an error, and other workers read."""
     samples = SampleDataset(configuration(local, upload(local, server)), num_samples=24)
-    assert len(samples[3]["input_ids"]) == 32
+    assert len(samples.__getitems__([3])) == 1
     options: dict[str, Any] = {"batch_size": 4, "collate_fn": cl.collate_fn}
 
     def workers(method: str) -> list[Any]:

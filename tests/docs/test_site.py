@@ -14,6 +14,8 @@ import pytest
 import conceptloader as cl
 from tests.packaging.address import address
 
+pytestmark = pytest.mark.browser
+
 ROOT = Path(__file__).resolve().parents[2]
 
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.M | re.S)
@@ -135,7 +137,6 @@ def test_each_page_has_the_repository_and_the_version(site: Path) -> None:
         assert f">conceptloader {cl.__version__}</div>" in text
 
 
-@pytest.mark.browser
 def test_search_works_from_a_folder(site: Path) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 

@@ -3,17 +3,19 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
-from selenium import webdriver
 
 
 @contextmanager
-def start_browser() -> Iterator[webdriver.Chrome]:
+def start_browser() -> Iterator[Any]:
     """A browser with one tab. Fails, and says what to install, where there is none."""
+    from selenium import webdriver
+
     chromium, driver = (shutil.which(name) for name in ("chromium", "chromedriver"))
     if chromium is None or driver is None:
-        pytest.fail("no chromium and chromedriver: `make browser`, or leave these tests out: -m 'not browser'")
+        pytest.fail("no chromium and chromedriver: `make browser` installs them")
     options = webdriver.ChromeOptions()
     for option in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
         options.add_argument(option)
@@ -27,7 +29,7 @@ def start_browser() -> Iterator[webdriver.Chrome]:
         started.quit()
 
 
-def resize(browser: webdriver.Chrome, width: int, height: int, dark: bool = False) -> None:
+def resize(browser: Any, width: int, height: int, dark: bool = False) -> None:
     size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)

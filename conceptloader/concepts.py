@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
-from conceptloader.batch import layout
 from conceptloader.errors import ConfigError
+from conceptloader.kernels import records
 
 __all__ = [
     "TrackTensors", "annotation_status", "noisy_or", "sample_negatives", "span_concepts", "span_mask", "span_targets",
@@ -212,7 +212,7 @@ def annotation_status(batch: Mapping[str, Any], track: str) -> Tensor:
     """
     index, counts = batch[f"{track}_span_index"], _counts(batch, track)
     known = (counts.gather(1, index.clamp(min=0).long()) > 0).to(torch.uint8) + NO_CONCEPT
-    result: Tensor = known * (index >= 0) + (index == layout.TRUNCATED).to(torch.uint8) * TRUNCATED
+    result: Tensor = known * (index >= 0) + (index == records.TRUNCATED).to(torch.uint8) * TRUNCATED
     return result
 
 

@@ -85,8 +85,7 @@ CHAPTERS: dict[str, tuple[str, str, dict[str, str]]] = {
         {
             "adapters": "BaseLoader TrainingRun Entry Observer RunStart RunLog Ranks BatchSchedule Ramp Partition Plan "
             "build_mixture OrderSpec Sequential Skip Permutation derive_key batch_digest",
-            "testing": "random_documents RawDocument write_dataset sparse_dataset PlainReader Layout check_resume "
-            "global_steps",
+            "testing": "random_documents RawDocument write_dataset Layout check_resume global_steps",
         },
     ),
 }

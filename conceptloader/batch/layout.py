@@ -12,7 +12,6 @@ import numpy.typing as npt
 from conceptloader.blend import Outputs
 from conceptloader.kernels.arrays import TRACK, Row
 from conceptloader.kernels.kernel import Array as Array
-from conceptloader.kernels.records import TRUNCATED as TRUNCATED
 
 Batch = dict[str, Any]
 """Arrays by name; max_seqlen is an int."""
@@ -21,7 +20,6 @@ Block = npt.NDArray[np.uint8]
 Allocate = Callable[[int], Block]
 """Bytes -> a block of memory, not initialized, in which the arrays of a batch are laid out."""
 
-BEGINS_BEFORE, ENDS_AFTER = 1, 2  # bits of <track>_flags
 ALIGNMENT = 64
 LOSS_FIELD = "loss_mask"  # the token-aligned field that, where a dataset has it, switches the loss of its tokens off
 I8, F4, U1 = map(np.dtype, ("i8", "f4", "u1"))

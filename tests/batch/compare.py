@@ -4,16 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.batch.layout import BatchLayout
-from conceptloader.batch.open import batch_layout
-from conceptloader.blend import Blend
-from conceptloader.testing import PlainReader
-
-
-def plain_reader(blend: Blend, layout: BatchLayout | None = None) -> PlainReader:
-    """What open_reader must equal."""
-    return PlainReader(blend.order, blend.views, layout or batch_layout(blend))
-
 
 def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
     assert sorted(found) == sorted(wanted)

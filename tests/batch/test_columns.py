@@ -1,6 +1,5 @@
 """`outputs.columns`: values for each token in batches, and what is refused at launch."""
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,8 @@ import torch
 
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
-from conceptloader.batch.reader import BatchReader
 from conceptloader.errors import ConfigError
-from conceptloader.testing import PlainReader, random_documents, write_dataset
-from tests.batch.cases import random_case
-from tests.batch.compare import assert_same
+from conceptloader.testing import random_documents, write_dataset
 from tests.corpora.columns import add_column, random_items, widened
 from tests.raises import raises
 
@@ -29,15 +25,6 @@ def config(path: Path, columns: dict[str, Any], **keys: Any) -> dict[str, Any]:
 def dataset(path: Path, **options: Any) -> cl.Dataset:
     write_dataset(path, random_documents(60, seed=3), shards=3, **options)
     return cl.open_dataset(path)
-
-
-@pytest.mark.parametrize("seed", range(24))
-def test_random_columns_are_those_of_the_plain_reader(tmp_path: Path, seed: int) -> None:
-    case = random_case(tmp_path, 4900 + seed)
-    reader, picked = BatchReader(None, case.views, case.layout), (case.datasets, case.windows)
-    wanted = PlainReader(None, case.views, case.layout).read(case.samples, picked=picked)
-    for found in (reader, reader, pickle.loads(pickle.dumps(reader))):
-        assert_same(found.read(case.samples, picked=picked), wanted)
 
 
 @pytest.mark.parametrize(

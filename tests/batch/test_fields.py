@@ -13,9 +13,7 @@ from conceptloader.batch.open import decide_layout
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import ConceptOptions, Outputs, View
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.testing import PlainReader
 from tests.batch.cases import make_view, read
-from tests.batch.compare import assert_same
 from tests.corpora.small import written
 from tests.hostile.test_attacks import edit
 from tests.raises import raises
@@ -31,11 +29,10 @@ def build(path: Path, fields: dict[str, str], number: str) -> View:
 
 
 def weights_of(views: list[View], layout: Any) -> Any:
-    """Of all windows of two views, by both readers."""
+    """Of all windows of two views."""
     samples = np.arange(6, dtype=np.uint64)
     picked = np.repeat([0, 1], 3), samples % np.uint64(3)
-    found, plain = (engine(None, views, layout).read(samples, picked=picked) for engine in (BatchReader, PlainReader))
-    assert_same(found, plain)
+    found = BatchReader(None, views, layout).read(samples, picked=picked)
     assert found.keys() == layout.names()
     return found["loss_weight"]
 
@@ -137,14 +134,14 @@ def test_a_weight_that_is_no_number_is_an_error(tmp_path: Path, weight: Any, kin
     path = written(tmp_path / "ds", [([1] * 20, spans, "", fields)], tracks={"t": NUMBER}, fields=kinds)
     view = make_view("x", cl.open_dataset(path), 0, 0, 2, 9)
     layout = decide_layout([view], 9, Outputs(loss_weight=weight))
-    good, where = 1, "field w"
+    good = 1
     said = rf"00000\.stream\.bin: found {value} in field w as the weight of token 15 of shard 0"
     if isinstance(weight, dict):
-        good, where, said = 3, "track t", "sample 7: track t: found a weight that is NaN or Inf"
-    for reader, match in ((BatchReader(None, [view], layout), said), (PlainReader(None, [view], layout), where)):
-        assert (read(reader, 0)["loss_weight"] == good).all()
-        with pytest.raises(FormatError, match=match):
-            read(reader, 1, first=6)
+        good, said = 3, "sample 7: track t: found a weight that is NaN or Inf"
+    reader = BatchReader(None, [view], layout)
+    assert (read(reader, 0)["loss_weight"] == good).all()
+    with pytest.raises(FormatError, match=said):
+        read(reader, 1, first=6)
 
 
 @pytest.mark.parametrize("wrong", [[], [1.0, 2.0]])
@@ -155,8 +152,6 @@ def test_a_span_with_no_single_number_is_an_error(tmp_path: Path, wrong: list[fl
     assert cl.verify(path, full=True) == []
     view = make_view("x", cl.open_dataset(path), 0, 0, 2, 9)
     layout = decide_layout([view], 9, Outputs(), {"t": ConceptOptions()})
-    with raises(FormatError, expected="a single number"):
-        read(PlainReader(None, [view], layout), 0)
     said = (
         rf"00000\.t\.index: found {4 * len(wrong)} bytes as record 1 of track t, expected a single number of 4 bytes; "
         ".*, or set layout: records"

@@ -21,7 +21,6 @@ from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import ConceptOptions, Outputs
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage.handles import HANDLES, Handles, OpenTable
-from conceptloader.testing import PlainReader
 from tests.batch import cases
 from tests.batch.cases import make_view, write_scattered
 from tests.batch.compare import assert_same
@@ -37,7 +36,7 @@ def whole_view(dataset, seq_len=SEQ_LEN):
 def make_reader(dataset, outputs=None, tracks=(), handles=HANDLES):
     view = whole_view(dataset)
     layout = decide_layout([view], SEQ_LEN, outputs or Outputs(), {track: ConceptOptions() for track in tracks})
-    return BatchReader(None, [view], layout, dp_rank=3, handles=handles), PlainReader(None, [view], layout)
+    return BatchReader(None, [view], layout, dp_rank=3, handles=handles), BatchReader(None, [view], layout)
 
 
 def cost(call):

@@ -18,7 +18,7 @@ from conceptloader.blend import ConceptOptions, Outputs, View
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.remote.objects import RemoteObjects
 from conceptloader.storage.handles import Handles
-from conceptloader.testing import PlainReader, random_documents, write_dataset
+from conceptloader.testing import random_documents, write_dataset
 from tests.batch.cases import make_view, read, write_scattered
 from tests.batch.compare import assert_same
 from tests.corpora.known import Recipe, build
@@ -50,9 +50,9 @@ def layout_of(view: View, **outputs: Any) -> Any:
 
 
 def check(reader: BatchReader, view: View) -> None:
-    """All windows are those of the plain reader."""
+    """All windows are those of a reader of local files that are all open."""
     windows = range(view.count)
-    assert_same(read(reader, *windows), read(PlainReader(None, [view], reader.layout), *windows))
+    assert_same(read(reader, *windows), read(BatchReader(NO_ORDER, [view], reader.layout), *windows))
 
 
 def test_files_that_a_batch_needs_are_opened_at_once(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_store_is_asked_in_few_rounds(tmp_path: Path, kind: str, store: Any) -
     views = [dataclasses.replace(view, dataset=far)]
     passes = Passes(1000)
     found = read(BatchReader(NO_ORDER, views, layout, handles=passes), *range(100))
-    assert_same(found, read(PlainReader(None, [view], layout), *range(100)))
+    assert_same(found, read(BatchReader(NO_ORDER, [view], layout), *range(100)))
     assert passes.begun == {"windows": 5, "packs": 7}[kind]
 
 
@@ -113,7 +113,8 @@ def test_packs_read_documents_also_after_windows_of_the_same_shards(tmp_path: Pa
         for member in (0, 1):
             picked = np.full(20, member), samples
             found = BatchReader(NO_ORDER, views, layout).read(samples, picked=picked)
-            assert_same(found, PlainReader(None, views, layout).read(samples, picked=picked))
+            wanted = BatchReader(NO_ORDER, [views[member]], layout).read(samples, picked=(np.zeros(20), samples))
+            assert_same(found, wanted)
 
 
 def test_records_far_apart_are_asked_for_in_one_round(tmp_path: Path, store: Any) -> None:

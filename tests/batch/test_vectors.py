@@ -9,10 +9,7 @@ import pytest
 import torch
 
 import conceptloader as cl
-from conceptloader.batch.open import batch_layout
 from conceptloader.errors import ConfigError
-from conceptloader.testing import PlainReader
-from tests.batch.compare import assert_same
 from tests.corpora.small import written
 from tests.hostile.test_attacks import edit
 from tests.raises import raises
@@ -35,10 +32,6 @@ def batch_of(path: Path, count: int = 6, **more: Any) -> dict[str, Any]:
     config = {"seq_len": 16, "order": "sequential", "datasets": {"d": {"path": str(path)}}, "tracks": {"v": {}}, **more}
     with cl.make_dataloader(config, micro_batch_size=count) as loader:
         batch: Any = next(iter(loader))
-    blend = cl.open_blend(config)
-    plain = PlainReader(blend.order, blend.views, batch_layout(blend)).read(np.arange(count, dtype=np.uint64))
-    if "v_records" not in batch:
-        assert_same({name: np.asarray(value) for name, value in batch.items()}, plain)
     return dict(batch)
 
 

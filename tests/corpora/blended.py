@@ -11,7 +11,6 @@ import numpy as np
 import conceptloader as cl
 from conceptloader.blend import present
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.testing.plain import parts_of
 from tests.corpora.small import written
 from tests.corpora.token_files import write_corpus, write_datatrove
 
@@ -107,8 +106,14 @@ def tokens_of(blend: cl.Blend, sample: int) -> list[int]:
     """What the trainer's sample reads: with the last label of a window, without the padding of a pack."""
     member, _, number = blend.order.sample(sample)
     view = present(blend.views, member)
-    parts = parts_of(view, number, view.member.seq_len or 1 << 40)
-    return [token for part in parts for token in view.dataset.tokens(part.start, part.stop).tolist()]
+    size, dataset = view.member.seq_len or 1 << 40, view.dataset
+    start, stop = view.start + number * size, view.start + (number + 1) * size + 1
+    if view.packs is not None:
+        ranges = [(part.start, min(part.start + part.tokens + 1, part.end)) for part in view.packs.parts(number)]
+        return [token for start, stop in ranges for token in dataset.tokens(start, stop).tolist()]
+    if view.by_document:
+        start, stop = dataset.document_range(view.start + number)
+    return dataset.tokens(start, min(stop, start + size + 1)).tolist()
 
 
 def topics_of(span_index: Any, ids: Any) -> np.ndarray[Any, Any]:

@@ -1,4 +1,4 @@
-"""Damage under the compiled reader: it gives, or refuses, what the plain one does, and never leaves its buffers."""
+"""Damage under the compiled reader: it gives, or refuses, what the format's reader does, and leaves no buffer."""
 
 import os
 import signal
@@ -6,18 +6,20 @@ import subprocess
 import sys
 import zlib
 from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
 import conceptloader as cl
+from conceptloader.batch.layout import BatchLayout
 from conceptloader.batch.open import batch_layout
 from conceptloader.batch.reader import BatchReader
-from conceptloader.errors import ConceptloaderError
+from conceptloader.errors import ConceptloaderError, FormatError
 from conceptloader.kernels.library import VARIABLE
 from conceptloader.storage import reads as io
-from conceptloader.testing import PlainReader
 from tests.conftest import Tally
 from tests.corpora.variants import SEQ_LEN, Variant
 from tests.corruption import guarded
@@ -48,7 +50,7 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(subject: Subject, layout: str) -> tuple[Any, Any]:
-    """(batch or error) of both readers."""
+    """(rows or error) of both readers."""
     config: dict[str, Any] = {
         "seq_len": SEQ_LEN,
         "datasets": {"a": {"path": str(subject.path)}},
@@ -61,36 +63,93 @@ def read(subject: Subject, layout: str) -> tuple[Any, Any]:
         config["tracks"] = {"notes": {"layout": layout}}
     blend = cl.open_blend(cl.load_config(config))
     made = batch_layout(blend)
-    plain = PlainReader(blend.order, blend.views, made)
     compiled = BatchReader(blend.order, blend.views, made)
     guarded.guard_tables(compiled)
     samples = np.arange(min(64, blend.order.sizes[0]), dtype=np.uint64)
     try:
-        return tuple(_outcome(reader, samples) for reader in (plain, compiled))  # type: ignore[return-value]
+        wanted = _outcome(lambda: [row_of(blend, made, sample) for sample in samples.tolist()])
+        found = _outcome(lambda: compiled.read(samples, guarded.allocate))
     finally:
         for ds in blend.datasets.values():
             ds.close()
+    return wanted, found if isinstance(found, Exception) else rows_of(found, wanted)
 
 
-def _outcome(reader: Any, samples: Any) -> Any:
+def _outcome(call: Callable[[], Any]) -> Any:
     try:
-        return reader.read(samples, guarded.allocate)
+        return call()
     except ConceptloaderError as error:
         return error
 
 
+def row_of(blend: cl.Blend, layout: BatchLayout, sample: int) -> dict[str, Any]:
+    """What the format's reader says of a sample's tokens, documents and spans."""
+    [view], (_, _, number) = blend.views, blend.order.sample(sample)
+    assert view is not None
+    dataset, start = view.dataset, view.start + number * SEQ_LEN
+    stop = start + SEQ_LEN + 1
+    if view.by_document:
+        start, stop = dataset.document_range(view.start + number)
+        stop = min(stop, start + SEQ_LEN + 1)
+    read = dataset.read(start, stop)
+    tokens, inputs = read["tokens"].tolist(), min(stop - start, SEQ_LEN)
+    row: dict[str, Any] = {"input_ids": tokens[:inputs], "labels": tokens[1:]}
+    if "loss_mask" in read:
+        eos = dataset.tokenizer and dataset.tokenizer.eos_id
+        trained = zip(read["loss_mask"].tolist(), tokens, strict=True)
+        row["loss_mask"] = [float(mask != 0 and token != eos) for mask, token in trained][1:]
+    if view.by_document:
+        row["document_ids"] = [view.start + number] * inputs
+    else:
+        found = dataset.documents_in(start, stop)
+        places = np.searchsorted(found.first, np.arange(start, start + inputs), side="right") - 1
+        row["document_ids"] = found.ids[places].tolist()
+    for track in layout.read_tracks:
+        spans = dataset.spans("notes", start, start + inputs)
+        codec, known = dataset.files.concepts("notes"), dataset.tracks["notes"].num_ids
+        try:
+            ids = [codec.ids_of(record).tolist() for record in spans.records]
+        except ValueError as error:
+            raise FormatError("notes", str(error)) from error
+        most = max(map(len, ids), default=0)
+        if len(ids) > track.max_spans or most > track.max_concepts or any(k >= known for one in ids for k in one):
+            raise FormatError("notes", "more than the manifest says")
+        flags = spans.begins_before + 2 * spans.ends_after
+        row["notes"] = [*zip(spans.start.tolist(), spans.end.tolist(), flags.tolist(), ids, strict=True)]
+    return row
+
+
+def rows_of(batch: Any, wanted: Any) -> Any:
+    """The same of a batch: of its arrays what `wanted` has, but for padding."""
+    if isinstance(wanted, Exception):
+        return batch
+    rows = []
+    for k, expected in enumerate(wanted):
+        row = {name: batch[name][k, : len(value)].tolist() for name, value in expected.items() if name != "notes"}
+        if "notes" in expected:
+            first, count = k * batch["notes_spans"].shape[1], int(batch["notes_num_spans"][k])
+            if "notes_offsets" in batch:
+                ends = batch["notes_offsets"][first : first + count + 1].tolist()
+                ids = [batch["notes_values"][a:b].tolist() for a, b in pairwise(ends)]
+            else:
+                slots = zip(batch["notes_ids"][k, :count], batch["notes_counts"][k, :count], strict=True)
+                ids = [one[:n].tolist() for one, n in slots]
+            spans, flags = batch["notes_spans"][k, :count].tolist(), batch["notes_flags"][k, :count].tolist()
+            row["notes"] = [(a, b, flag, one) for (a, b), flag, one in zip(spans, flags, ids, strict=True)]
+        rows.append(row)
+    return rows
+
+
 def compare(subject: Subject, layout: str) -> str:
     try:
-        plain, compiled = read(subject, layout)
+        wanted, compiled = read(subject, layout)
     except ConceptloaderError:
         return "refused"
-    if isinstance(plain, ConceptloaderError) or isinstance(compiled, ConceptloaderError):
-        assert isinstance(plain, ConceptloaderError), f"only the engine refuses: {compiled}"
-        assert isinstance(compiled, ConceptloaderError), f"only the plain reader refuses: {plain}"
+    if isinstance(wanted, ConceptloaderError) or isinstance(compiled, ConceptloaderError):
+        assert isinstance(wanted, ConceptloaderError), f"only the engine refuses: {compiled}"
+        assert isinstance(compiled, ConceptloaderError), f"only the format's reader refuses: {wanted}"
         return "error"
-    assert sorted(plain) == sorted(compiled)
-    for name, array in plain.items():
-        assert np.array_equal(array, compiled[name]), name
+    assert wanted == compiled
     return "equal"
 
 

@@ -1,6 +1,6 @@
 """A row for each key: what it changes in the base configuration, and how its effect is seen.
 
-Data are compared with those of the plain reader (conceptloader/testing/plain.py) under the same configuration, and have
+Data are compared with those of the reader alone, which tests/oracle shows, under the same configuration, and have
 to differ from those without the key. Keys about running have another effect, which is seen in other ways.
 """
 
@@ -19,7 +19,7 @@ import torch
 
 import conceptloader as cl
 from conceptloader.batch import loader as batch_loader
-from conceptloader.batch.open import batch_layout
+from conceptloader.batch.open import batch_layout, open_reader
 from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.errors import ConceptloaderError, ConfigError, ResumeError
 from conceptloader.mixing import section
@@ -121,7 +121,7 @@ def _computed(row: Row, entry: Entry, config: dict[str, Any]) -> list[dict[str, 
         return _mixed(config, row.steps, entry)
     run = TrainingRun(config, ANY, partition=cl.adapters.Partition(micro_batch_size=1, dp_size=1), rule=None)
     blend, start = run.blend, run.count_start
-    reader = cl.testing.PlainReader(blend.order, blend.views, batch_layout(blend))
+    reader = open_reader(blend)
     for first in range(start, start + total, entry.micro):
         taken.take(reader.read(np.arange(first, first + entry.micro, dtype=np.uint64)))
     return taken.batches
@@ -190,7 +190,7 @@ def unseen(row: Row, base: Run, found: Run) -> str:
 
 
 def data(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
-    """Batches are those of the plain reader, and others than without the key."""
+    """Batches are those of the reader alone, and others than without the key."""
     before, after = row.configs(corpus)
     base, found = run(before), run(after)
     if problem := row.refused(found) or row.refused(base):
@@ -208,7 +208,7 @@ def data(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str
 
 
 def gate(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
-    """An error without the key, and the plain reader's batches with it."""
+    """An error without the key, and the batches of the reader alone with it."""
     before, after = row.configs(corpus)
     base, found = run(before), run(after)
     if problem := row.refused(found):

@@ -135,7 +135,7 @@ An *entry*, a column of the table, is a way to train: an adapter, or a name of `
 [Tests](../tests/entries) check each cell: they train with the key and without it. [Configuration](configuration.md)
 explains the keys.
 
-- *yes*: the key has its effect. Batches equal those of the plain reader with the same configuration, and differ from
+- *yes*: the key has its effect. Batches equal those of the reader alone with the same configuration, and differ from
   those without the key. For keys that do not change batches, such as `metrics`, the tests check the effect itself.
 - *raises*: training raises a `ConfigError` that names the key, before the first batch.
 - *warns*: the key has no effect, and a warning at launch says so.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conceptloader.testing import sparse_dataset
+from tests.corpora.sparse import sparse_dataset
 
 SHARDS, TOKENS = 10_000, 100_000_000
 

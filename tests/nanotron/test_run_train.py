@@ -19,7 +19,6 @@ import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.integrations.nanotron_lm.state import State
 from conceptloader.order.progress.runlog import RunLog
-from conceptloader.testing.plain import parts_of
 from tests.corpora.token_files import write_datatrove
 from tests.nanotron import support
 from tests.nanotron.by_hand import losses
@@ -187,7 +186,7 @@ def test_losses_of_packs_are_those_of_a_loop_by_hand(tmp_path: Path, dataset: di
     packed["exclude"] = plain["exclude"] = [
         {
             "dataset": blend.config.names[member],
-            "tokens": [parts_of(blend.views[member], pack, support.SEQ_LEN)[0].start + k for k in (0, 1)],
+            "tokens": [blend.views[member].packs.parts(pack)[0].start + k for k in (0, 1)],
         }
         for member, _, pack in (blend.order.sample(sample) for sample in (4, 5))
     ]

@@ -14,14 +14,33 @@ from hypothesis import strategies as st
 import conceptloader as cl
 from conceptloader.errors import ConfigError
 from conceptloader.order import reference
+from conceptloader.order.phases import Phase
 from conceptloader.order.skips import Skips
 from conceptloader.order.tree import build_tree
-from conceptloader.testing.strategies import mixtures
 from tests.raises import raises
 
+
+@st.composite
+def mixtures(draw: st.DrawFn, most: int, max_skips: int = 3) -> cl.Mixture:
+    """Of datasets of up to `most` windows, with phases and skips."""
+    sizes = draw(st.lists(st.integers(1, most) | st.integers(1, 60), min_size=1, max_size=7))
+    names = draw(st.permutations([f"dataset-{k}" for k in range(len(sizes))]))
+    weights = st.dictionaries(st.sampled_from(names), st.integers(1, 1000) | st.floats(0.01, 10), min_size=1)
+    starts = draw(st.sets(st.integers(1, 400), max_size=3))
+    skips = st.builds(lambda at, count: cl.adapters.Skip(at=at, count=count), st.integers(0, 400), st.integers(1, 100))
+    return cl.Mixture(
+        sizes=sizes,
+        names=names,
+        phases=[Phase(start=start, weights=draw(weights)) for start in [0, *sorted(starts)]],
+        skips=draw(st.lists(skips, max_size=max_skips)),
+        seed=draw(st.integers(-5, 1 << 64)),
+        block=draw(st.sampled_from([1, 2, 7, 64])),
+    )
+
+
 # Sizes on both sides of that up to which windows are shuffled by a table.
-MIXTURES = st.sampled_from([1100, 1 << 40]).flatmap(lambda most: mixtures(7, max_size=most, max_start=400, max_skips=3))
-WITHOUT_SKIPS = mixtures(7, max_size=1 << 40, max_start=400, max_skips=0)
+MIXTURES = st.sampled_from([1100, 1 << 40]).flatmap(mixtures)
+WITHOUT_SKIPS = mixtures(1 << 40, max_skips=0)
 
 
 def by_reference(m: cl.Mixture, ts: list[int]) -> list[tuple[int, int, int, int]]:

@@ -23,7 +23,6 @@ from conceptloader.errors import ReadError
 from conceptloader.remote import objects
 from conceptloader.remote.objects import RemoteObjects
 from conceptloader.subset.views import SubsetOptions, make_subsets
-from conceptloader.testing import PlainReader
 from conceptloader.torch.dataset import SampleDataset
 from tests.batch.cases import random_case
 from tests.batch.compare import assert_same
@@ -69,15 +68,13 @@ def test_views_and_packs_are_equal(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_data_equal_those_of_the_plain_reader(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_random_data_equal_those_of_a_local_disk(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks so small that every read lies across their borders, and room for so few that they are dropped."""
     monkeypatch.setattr(RemoteObjects, "block_bytes", 24)
     monkeypatch.setattr(objects, "_HOLE", 16)
     monkeypatch.setenv("CONCEPTLOADER_REMOTE_MEMORY_BYTES", str(512 + seed))  # a cache of its own
     case = random_case(tmp_path, 500 + seed)
-    wanted = PlainReader(None, case.views, case.layout).read(case.samples, picked=(case.datasets, case.windows))
+    wanted = BatchReader(None, case.views, case.layout).read(case.samples, picked=(case.datasets, case.windows))
     bucket = f"memory://{uuid.uuid4().hex}"
     fsspec.filesystem("memory").put(str(tmp_path), bucket, recursive=True)
     far = [cl.open_dataset(f"{bucket}/{Path(view.dataset.path).relative_to(tmp_path)}") for view in case.views]

@@ -12,9 +12,9 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.batch.open import decide_layout
+from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Outputs
 from conceptloader.errors import ConfigError, FormatError, ReadError
-from conceptloader.testing import PlainReader
 from conceptloader.trace import BatchRecorder, Run, audit, exposure, open_run, read_record, trace_step
 from tests.corpora.records import write_rows
 from tests.raises import raises
@@ -26,7 +26,7 @@ STEPS = [9, 14, 20]  # how far each start got
 @pytest.fixture
 def record(run: Run, tmp_path: Path) -> Path:
     """What the ranks of three starts write; the third one is killed in step 20, which rank 1 had not begun."""
-    reader = PlainReader(run.blend.order, run.blend.views, decide_layout(run.blend.views, SEQ_LEN, Outputs()))
+    reader = BatchReader(run.blend.order, run.blend.views, decide_layout(run.blend.views, SEQ_LEN, Outputs()))
     for launch, (start, stop) in enumerate(zip(starts(), STEPS, strict=True), 1):
         for dp_rank in range(start.dp_size):
             recorder = BatchRecorder(tmp_path, launch, dp_rank, start)
@@ -143,7 +143,7 @@ def test_labels_that_are_ignored(run: Run, tmp_path: Path) -> None:
     start = starts()[0]
     for number, chosen in enumerate([outputs, Outputs()], 1):
         layout = decide_layout(run.blend.views, SEQ_LEN, chosen)
-        reader = PlainReader(run.blend.order, run.blend.views, layout)
+        reader = BatchReader(run.blend.order, run.blend.views, layout)
         begin = replace(start, step=number - 1, consumed=8 * (number - 1))
         for dp_rank in range(4):
             recorder = BatchRecorder(tmp_path, number, dp_rank, begin)

@@ -9,7 +9,6 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
-from conceptloader.testing.plain import parts_of
 from tests.trainers import by_hand, values
 from tests.trainers.by_hand import ByHand, Sample, Tables
 
@@ -57,9 +56,9 @@ def samples_of(source: Any, kind: dict[str, Any], stop: int) -> list[Sample]:
             corpus, starts = corpora[view.name], [0]
             for document in corpus:
                 starts.append(starts[-1] + len(document.tokens))
-            packs = [parts_of(view, number, SEQ_LEN) for number in range(view.count)]
+            packs = [view.packs.parts(number) for number in range(view.count)]
             every[view.name] = [
-                by_hand.packed(corpus, [(p.document, p.start - starts[p.document], p.inputs) for p in pack], SEQ_LEN)
+                by_hand.packed(corpus, [(p.document, p.start - starts[p.document], p.tokens) for p in pack], SEQ_LEN)
                 for pack in packs
             ]
     return by_hand.in_order(source, every, 0, stop)

@@ -74,8 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pairs(group, "--number", "NAME:TYPE", "a track, a number per document: quality:f4")
     meaning = "do not read it; of spans COLUMN.FIELD"
     group("--ignore-column", dest="ignored", action="append", default=[], metavar="NAME", help=meaning)
-    meaning = "insert before each document, without loss: a Jinja template over its columns, such as '{{ url }}: '"
-    group("--prefix", metavar="TEMPLATE", help=meaning)
 
     group = parser.add_argument_group("conversations").add_argument
     group("--chat", action="store_true", help="records are conversations")
@@ -119,7 +117,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             fields=dict(arguments.field),
             numbers=dict(arguments.number),
             strict=arguments.bad_records is None,
-            **chosen(arguments, "ignored", "max_line_bytes", "prefix"),
+            **chosen(arguments, "ignored", "max_line_bytes"),
         )
     vocabularies = {track: load_vocabulary(file) for track, file in by_track(arguments.vocabulary).items()}
     options = with_chat(building.ingest_options(arguments, columns, vocabularies), rules)
@@ -155,7 +153,7 @@ def _chat_rules(arguments: argparse.Namespace) -> ChatRules | None:
         return None
     if arguments.tokenizer is None:
         raise ConfigError("build", "--chat without --tokenizer", "the tokenizer of the model", "add --tokenizer")
-    names = "chunks", "prefix", "column", "track", "metadata_column", "field", "number"
+    names = "chunks", "column", "track", "metadata_column", "field", "number"
     refuse_beside("--chat", arguments, *names)
     return load_rules(
         arguments.tokenizer,

@@ -7,7 +7,6 @@ from itertools import accumulate
 from typing import Any
 
 from conceptloader.format.spec.layout import name_problem
-from conceptloader.format.spec.manifest import PREFIX_TRACK
 from conceptloader.ingest.align.units import UNITS, count_fitting, lengths_in
 from conceptloader.ingest.records.columns import MAIN_TRACK, METADATA_TRACK, OWN_TEXT, SPANS_PREFIX, column_of
 
@@ -452,7 +451,7 @@ def _rest(found: Guess, name: str, kind: str, values: Mapping[str, Sequence[Any]
         found.add("ignore-column", name)
         found.roles[name] = "ignored"
         return
-    taken = name in (METADATA_TRACK, PREFIX_TRACK) or f"spans of track {name}" in found.roles.values()
+    taken = name == METADATA_TRACK or f"spans of track {name}" in found.roles.values()
     if kind == "number" and not name_problem(name) and not taken:
         found.options.setdefault("number", {})[name] = "f4"
         found.roles[name] = "a number per document, f4: to weigh and select by"

@@ -98,7 +98,7 @@ def trace_sample(run: Run, sample: int) -> SampleTrace:
     index, epoch, window = run.blend.order.sample(sample)
     member = run.member(index)
     parts = member.parts(window, sample)
-    tracks = dict.fromkeys([*member.tracks, *member.dataset.manifest.prefix_tracks]) if parts else ()
+    tracks = member.tracks if parts else ()
     return SampleTrace(
         sample=sample,
         places=run.places(sample),

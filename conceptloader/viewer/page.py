@@ -113,7 +113,7 @@ def _sample(era: Run, one: SampleTrace, readers: dict[Dataset, Reader]) -> str:
     if member.dataset not in readers:
         readers[member.dataset] = Reader(member.dataset)
     ranges = [(p.start, p.start + p.inputs, p.place) for p in member.parts(number, one.sample) if p.inputs]
-    window = readers[member.dataset].read(ranges, {*member.tracks, *member.dataset.manifest.prefix_tracks})
+    window = readers[member.dataset].read(ranges, member.tracks)
     title, *lines = sample_lines(one)
     return _article(title, window, lines, f"s{one.sample}")
 

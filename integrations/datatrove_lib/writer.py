@@ -46,7 +46,6 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         vocabularies: Names of the concepts by track, a list or a file.
         scores: Type ("f2" or "f4") of those in `scores`, one for each of `concepts`, by track.
         metadata: Keys that are kept in the track `metadata`.
-        prefix: A template over id, text and the keys of a document's metadata, see `Columns`.
         skip_bad: Skip documents that cannot be ingested, and count them, instead of failing. The rest as in
             `conceptloader build`; `ConceptStreamFinalize` checks how many spans were lost.
     """
@@ -63,7 +62,6 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         vocabularies: Mapping[str, str | Sequence[str]] | None = None,
         scores: Mapping[str, str] | None = None,
         metadata: Sequence[str] = (),
-        prefix: str | None = None,
         eos: str | int | None = None,
         append_eos: bool = True,
         special_tokens: str | None = None,
@@ -83,8 +81,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         self.rules: dict[str, Any] = {"align": align, "eos_span": eos_span, "overlap": overlap, "levels": levels}
         self.special_tokens = special_tokens
         self.append_eos, self.encoding, self.scores = append_eos, encoding, dict(scores or {})
-        self.skip_bad, self.prefix = skip_bad, prefix
-        self.batch_documents = batch_documents
+        self.skip_bad, self.batch_documents = skip_bad, batch_documents
 
     def run(self, data: Iterable[Any] | None, rank: int = 0, world_size: int = 1) -> None:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # tasks are what runs in parallel
@@ -92,7 +89,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         given = {track: load_vocabulary(names) if isinstance(names, str) else names for track, names in kept}
         begun = os.path.exists(os.path.join(self.out, fmt.BUILD))
         options = IngestOptions(
-            columns=Columns(tracks=self.spans, metadata_columns=self.metadata, prefix=self.prefix),
+            columns=Columns(tracks=self.spans, metadata_columns=self.metadata),
             tokenizer=load_tokenizer(self.tokenizer, self.eos, ends=self.append_eos, compared=begun),
             eos_twice=self.eos is not None,
             special_tokens=self.special_tokens,
@@ -113,7 +110,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
         rest = iter(data or ())
         with build_lock(self.out, shared=True), build.shard(rank) as writer:
             assert options.tokenizer is not None
-            tokenizer = SpecialTokens(options.tokenizer, options.spelled, self.prefix)
+            tokenizer = SpecialTokens(options.tokenizer, options.spelled)
             doubled = Doubled(options.asked if rank == 0 else ())
             filler = ShardFiller(writer, tokenizer, options.eos, options.rules, self.skip_bad, doubled=doubled)
             while documents := list(islice(rest, self.batch_documents)):

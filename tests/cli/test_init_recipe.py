@@ -295,7 +295,7 @@ def test_an_object_meta_is_the_metadata(tmp_path: Path, capsys: pytest.CaptureFi
         assert dataset.spans("metadata", *dataset.document_range(0)).decode() == [{"url": "a"}]
 
 
-@pytest.mark.parametrize("name", ["id", "spans", "spans_topic", "metadata", "concepts", "prefix", "labels", "tags"])
+@pytest.mark.parametrize("name", ["id", "spans", "spans_topic", "metadata", "concepts", "labels", "tags"])
 def test_a_column_of_a_name_that_a_build_knows_has_one_role(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

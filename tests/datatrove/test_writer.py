@@ -41,15 +41,14 @@ def test_number_of_workers_changes_no_byte(expected: Path, tmp_path: Path) -> No
     assert [ds.document_id(i) for i in range(ds.num_documents)] == [f"d{number}" for number in order]
 
 
-@pytest.mark.parametrize("prefix", [None, "{{ id }} of {{ url }}: "])
-def test_equals_our_own_build(tmp_path: Path, prefix: str | None) -> None:
+def test_equals_our_own_build(tmp_path: Path) -> None:
     """One task gives the files that `conceptloader build` writes for the same documents."""
     rows = [steps.record(i) for i in range(steps.DOCUMENTS)]
     write_rows(tmp_path / "corpus.jsonl", rows)
-    columns = cl.writing.Columns(tracks={"concepts": "spans"}, metadata_columns=("url",), prefix=prefix)
+    columns = cl.writing.Columns(tracks={"concepts": "spans"}, metadata_columns=("url",))
     names = {"concepts": ["noun", "number"]}
     cl.build(tmp_path / "corpus.jsonl", tmp_path / "own", columns=columns, tokenizer="bytes", vocabularies=names)
-    writer = steps.writer(tmp_path / "one", prefix=prefix, batch_documents=7)
+    writer = steps.writer(tmp_path / "one", batch_documents=7)
     writer.run(steps.Reader().run())
     ConceptStreamFinalize(tmp_path / "one").run()
     own, other = content(tmp_path / "own"), content(tmp_path / "one")

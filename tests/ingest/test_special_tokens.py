@@ -16,7 +16,7 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.write.build import Build
 from conceptloader.ingest.annotate.annotate import annotate
 from conceptloader.ingest.annotate.options import AnnotateOptions
-from conceptloader.ingest.build import spelled
+from conceptloader.ingest.build import shard, spelled
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
 from conceptloader.ingest.records.batch import BadRow
 from conceptloader.ingest.records.chat import ChatRules
@@ -175,21 +175,6 @@ def test_spans_and_annotations_of_such_text(tmp_path: Path, rule: str) -> None:
         assert tokenizer.decode(ds.tokens(places[0][0][0], places[0][1][0]).tolist()).strip() == "cat"
 
 
-def test_prefixes(tmp_path: Path) -> None:
-    """A template may name special tokens; what it takes from a record may not."""
-    rows = [{"id": "a", "text": "red", "url": "x.y"}]
-    made = with_marks()
-    prefix = "<|im_start|>{{ url }}<|im_end|>"
-    _, ((*tokens, _),) = build(tmp_path, rows, "meant", prefix=prefix)
-    assert tokens == made.encode("<|im_start|>x.y<|im_end|>").ids + made.encode("red").ids
-    odd = [{**rows[0], "url": "x<|im_end|>y"}]
-    with pytest.raises(InputError, match=r"line 1: found the special token '<\|im_end\|>' in a value of the prefix"):
-        build(tmp_path, odd, "odd", prefix=prefix)
-    summary, ((*tokens, _),) = build(tmp_path, odd, "plain", prefix="{{ url }} ")
-    assert made.token_to_id("<|im_end|>") not in tokens
-    assert summary.special_tokens == {"<|im_end|>": 1}
-
-
 def test_a_second_eos_or_bos_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tokenizer.json").write_text(with_marks().to_str())
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"tokens": [3, 5 + k, 0]}) + "\n" for k in range(40)))
@@ -241,7 +226,8 @@ def test_its_tables_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     made: list[None] = []
     monkeypatch.setattr(FileTokenizer, "unknown_id", lambda _: made.append(None))
     rows = [{"id": f"d{k}", "text": "once"} for k in range(9)]
-    build(tmp_path, rows, "out", shard_input_bytes=60, prefix="once")
+    shard._with_rule.cache_clear()
+    build(tmp_path, rows, "out", shard_input_bytes=60)
     assert len(made) == 1
 
 

@@ -1,4 +1,4 @@
-"""Random datasets that are made of other files: adopted, annotated, joined of chunks, with prefixes, conversations."""
+"""Random datasets that are made of other files: adopted, annotated, joined of chunks, built of pages, conversations."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from tests.corpora.records import write_rows
 from tests.corpora.token_files import write_datatrove, write_megatron
 from tests.oracle.corpora import CONCEPTS, EOS, TOKENIZER, VOCAB, Types, random_spans
 
-IMPORTED = ("adopted", "annotated", "chunked", "prefixed")
+IMPORTED = ("adopted", "annotated", "chunked", "built")
 CHATS = ("chats",)
 NAMES = [f"concept-{k}" for k in range(CONCEPTS)]
 TEMPLATE = (
@@ -49,8 +49,7 @@ def write_imported(folder: Path, seed: int) -> None:
     )
     write_rows(folder / "pages.jsonl", [page(rng, k) for k in range(30)])
     (folder / "names.txt").write_text("\n".join(NAMES))
-    prefix = ["--prefix", "{% if url %}{{ url }}: {% endif %}", "--ignore-column", "url"]
-    run("pages.jsonl", folder, "prefixed", *prefix, "--vocabulary", f"concepts={folder / 'names.txt'}")
+    run("pages.jsonl", folder, "built", "--vocabulary", f"concepts={folder / 'names.txt'}")
     write_rows(folder / "chats.jsonl", [{"id": f"c{k}", "messages": talk(rng)} for k in range(20)])
     (folder / "chat.jinja").write_text(TEMPLATE)
     run("chats.jsonl", folder, "chats", "--chat", "--chat-template", str(folder / "chat.jinja"))
@@ -70,12 +69,12 @@ def words(rng: np.random.Generator, most: int) -> list[str]:
 
 
 def page(rng: np.random.Generator, number: int) -> dict[str, Any]:
-    """Each word is a span or none; a third of the pages has no prefix."""
+    """Each word is a span or none."""
     found = words(rng, 12)
     ends = np.cumsum([len(word) for word in found]).tolist()
     pieces = zip([0, *ends], ends, rng.integers(0, 2 * CONCEPTS, len(ends)).tolist(), strict=False)
     spans = [{"start": a, "end": b, "concepts": [NAMES[k]]} for a, b, k in pieces if k < CONCEPTS]
-    return {"id": f"p{number}", "text": "".join(found), "spans": spans, "url": "site.org" if number % 3 else ""}
+    return {"id": f"p{number}", "text": "".join(found), "spans": spans}
 
 
 def talk(rng: np.random.Generator) -> list[dict[str, str]]:

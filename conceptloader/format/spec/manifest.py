@@ -18,7 +18,6 @@ from conceptloader.format.spec.vocabulary import Vocabulary, groups_problem
 
 _FINGERPRINTS = 1  # the version of how they are computed, whatever that of the files is
 CREATED_BY = f"conceptloader {__version__}"
-PREFIX_TRACK = "prefix"  # of what a build put in front of documents
 LADDER_STEPS = 21  # windows of 2**0 to 2**20 tokens
 
 
@@ -130,11 +129,6 @@ class Manifest:
     @property
     def num_documents(self) -> int:
         return total(self.shards.documents)
-
-    @property
-    def prefix_tracks(self) -> set[str]:
-        """The track of the prefixes that a build put in front of documents, if it did."""
-        return {PREFIX_TRACK} if "prefix" in self.extra.get("ingest", {}) else set()
 
     def starts(self) -> Ints:
         """int64 [shards + 1]: the first token of each shard in the dataset, and the number of tokens."""

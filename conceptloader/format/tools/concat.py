@@ -69,7 +69,6 @@ def concat(
     kept = how[0] if all(one == how[0] for one in how) else {}
     if not kept and any(one is not None for one in bos):  # which a later `annotate` has to know
         kept = {"bos": bos[0] if all(one == bos[0] for one in bos) else SOME_BOS}
-    kept = next(({"prefix": one["prefix"]} for one in how if one and "prefix" in one), {}) | (kept or {})  # and this
     manifest = replace(manifest, extra={**({"ingest": kept} if kept else {}), "joined": joined})
     every = Roots(target, list({root for one in files for root in one.roots.roots}))
     firsts = offsets_of([len(source.shards) for _, source in sources])[:-1].tolist()

@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.format.read.bulk import ragged
 from conceptloader.format.spec.codecs import concept_records
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.format.spec.manifest import PREFIX_TRACK
 from conceptloader.format.write.track import BulkSpans
 from conceptloader.ingest.align.align import find_places
 from conceptloader.ingest.align.overlap import resolve
@@ -89,47 +87,20 @@ def with_bos(placed: Placed, bos: int) -> Placed:
     A span of a whole document holds it; no other one does. Its fields are those of the document's first token, 0 if
     there is none.
     """
-    documents = len(placed.tokens)
-    return _in_front(placed, Ragged(np.full(documents, bos, np.uint32), np.arange(documents + 1)), held=True)
-
-
-def with_prefix(placed: Placed, prefix: Ragged) -> Placed:
-    """The same with the tokens of a prefix in front of each document.
-
-    They belong to a track of their own and to no other span, and all others have a loss. Removed again, they leave what
-    there would be without them.
-    """
-    found = _in_front(placed, prefix, held=False)
-    some = np.diff(prefix.offsets) > 0
-    start, end = found.tokens.offsets[:-1][some], (found.tokens.offsets[:-1] + np.diff(prefix.offsets))[some]
-    data, offsets = concept_records(np.zeros(len(start), "<u4"), np.arange(len(start) + 1))  # each with the only name
-    marked = BulkSpans(start=start, end=end, record=np.arange(len(start)), data=data, offsets=offsets)
-    loss = np.ones(len(found.tokens.values), np.uint8)
-    loss[ragged(start, end - start)] = 0
-    return replace(found, spans={**found.spans, PREFIX_TRACK: marked}, fields={**found.fields, "loss_mask": loss})
-
-
-def _in_front(placed: Placed, front: Ragged, held: bool) -> Placed:
-    """The same with some tokens in front of each document, with the fields of its first one.
-
-    held: by spans of all of it.
-    """
-    offsets, counts = placed.tokens.offsets, np.diff(front.offsets)
+    offsets = placed.tokens.offsets
     first, stop = offsets[:-1], offsets[1:]
     spans = {}
     for track, bulk in placed.spans.items():
         row = np.searchsorted(first, bulk.start, "right") - 1
-        without = ~((bulk.start == first[row]) & (bulk.end == stop[row]) & held)
-        start, end = bulk.start + front.offsets[row + without], bulk.end + front.offsets[row + 1]
-        spans[track] = replace(bulk, start=start, end=end)
-    at = np.repeat(first, counts)
+        part = (bulk.start != first[row]) | (bulk.end != stop[row])
+        spans[track] = replace(bulk, start=bulk.start + row + part, end=bulk.end + row + 1)
     values = placed.tokens.values
-    values = np.insert(values.astype(np.result_type(values, front.values), copy=False), at, front.values)
+    values = np.insert(values.astype(np.result_type(values, np.uint32), copy=False), first, bos)
     fields = {}
     for name, column in placed.fields.items():
         leading = np.where(first < stop, np.append(column, 0)[first], 0).astype(column.dtype)
-        fields[name] = np.insert(column, at, np.repeat(leading, counts))
-    return replace(placed, tokens=Ragged(values, offsets + front.offsets), spans=spans, fields=fields)
+        fields[name] = np.insert(column, first, leading)
+    return replace(placed, tokens=Ragged(values, offsets + np.arange(len(offsets))), spans=spans, fields=fields)
 
 
 def place_spans(

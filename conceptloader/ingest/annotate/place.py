@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.format.read.bulk import gather, spans_of
+from conceptloader.format.read.bulk import gather
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints, offsets_of
@@ -92,9 +92,7 @@ class Placer:
     def _place_shard(self, shard: int, items: Items) -> dict[str, BulkSpans]:
         documents, row = np.unique(items.document, return_inverse=True)
         first, stop = self._ranges(shard, documents - self.ds.first_documents[shard])
-        before = self._prefixes(shard, first, stop)
-        # Tokens to be held by spans of a whole document beside those that are placed. With none but a prefix, that.
-        more = np.where(before < stop - first, -before, 0)
+        more = np.zeros_like(first)  # tokens to be held by spans of a whole document beside those that are placed
         if self.texts is None:
             read = Read(offsets_of(stop - first), np.zeros(len(documents), bool), None, None)
         else:
@@ -107,8 +105,8 @@ class Placer:
                     "this token in all of them, or in none",
                     "annotate them before they are joined, or pass offsets in tokens and --span-unit token",
                 )
-            more = np.full(len(documents), int(mark is not None))
-            first = first + before + more
+            more += mark is not None
+            first = first + more
             read = read_texts(self.ds, self.texts, documents, shard, first, stop)
         self._check_contents(items, row, read, first + self.ds.shard_starts[shard])
         spans = self._raw(items, row, read)
@@ -137,19 +135,10 @@ class Placer:
         if cut.any():
             raise InputError(
                 self.where(items, int(np.argmax(cut))),
-                "an annotation of the whole document, its bos or prefix included, which other spans divide",
+                "an annotation of the whole document, its bos included, which other spans divide",
                 "one of the whole document alone, where overlaps become unions",
                 "pass --overlap levels, or annotate twice, with another --track for whole documents",
             )
-
-    def _prefixes(self, shard: int, first: Ints, stop: Ints) -> Ints:
-        """Tokens that a build put in front of documents, of which nothing is annotated; 0 for none."""
-        found, some = np.zeros_like(first), np.flatnonzero(first < stop)
-        for track in self.ds.manifest.prefix_tracks:
-            if self.ds.manifest.shards.tracks[track].encoding[shard] is not None:
-                marked, _ = spans_of(self.ds.reader, shard, track, first[some], stop[some])
-                found[some[marked.row]] = marked.end - marked.first
-        return found
 
     def _check_contents(self, items: Items, row: Ints, read: Read, first: Ints) -> None:
         """Rows that say what their document holds mean this one. first: token of the dataset that each begins with."""

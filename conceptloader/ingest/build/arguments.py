@@ -143,8 +143,6 @@ def summary_lines(summary: Summary, arguments: argparse.Namespace) -> list[str]:
     ]
     if summary.truncated:
         lines.append(f"{counted(summary.truncated, 'conversation')} above --max-tokens; their last turns were dropped")
-    if summary.prefix_tokens is not None:
-        lines.append(f"{summary.prefix_tokens:,} of the tokens written now are of prefixes, without a loss")
     lines += content_lines(summary.special_tokens, summary.unprinted, summary.doubled, arguments.special_tokens)
     if summary.guessed_eos:
         lines.append(f"the tokenizer names no eos: {summary.guessed_eos} is taken for it, by its name (--eos)")

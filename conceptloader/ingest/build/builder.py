@@ -15,7 +15,7 @@ from conceptloader.base.workers import run_tasks
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError, ReadError
 from conceptloader.format.read.kept import keep_tokenizer
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.manifest import PREFIX_TRACK, Tokenizer
+from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
 from conceptloader.format.write.build import (
     Build,
@@ -37,7 +37,7 @@ from conceptloader.ingest.build.trial import try_rows, whole
 from conceptloader.ingest.build.unaligned import check_losses
 from conceptloader.ingest.records.batch import BadRecord
 from conceptloader.ingest.records.chat import ChatRules
-from conceptloader.ingest.records.columns import METADATA_TRACK, PREFIX_NAME, Columns
+from conceptloader.ingest.records.columns import METADATA_TRACK, Columns
 from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES
 from conceptloader.ingest.records.special_tokens import ERROR, RULES, TEXT
@@ -200,7 +200,6 @@ def build_dataset(
         summary.special_tokens, summary.doubled = dict(did.spelled), did.doubled
         summary.compared, summary.slow, summary.unprinted = did.compared, did.slow, dict(did.unprinted)
         summary.guessed_eos = getattr(options.tokenizer, "guessed", "")
-        summary.prefix_tokens = None if options.columns.prefix is None else did.prefix_tokens
         if task is None:
             summary.losses = check_losses(build, options.max_unaligned_spans)
             summary.ids = count_ids(build)
@@ -307,9 +306,6 @@ def format_options(options: IngestOptions) -> BuildOptions:
         tracks[METADATA_TRACK] = TrackOptions(codec="json", encoding=options.encoding)
     for name, code in columns.numbers.items():
         tracks[name] = TrackOptions(codec="numpy", parameters={"dtype": code}, encoding=options.encoding)
-    if columns.prefix is not None:
-        tracks[PREFIX_TRACK] = TrackOptions(encoding=options.encoding, vocabulary=[PREFIX_NAME])
-        fields["loss_mask"] = "u1"
     if columns.labels is not None:
         fields["loss_mask"] = "u1"
     return BuildOptions(
@@ -324,7 +320,6 @@ def format_options(options: IngestOptions) -> BuildOptions:
                 "append_eos": options.eos is not None,
                 **({} if options.span_unit in (None, usual) else {"span_unit": options.span_unit}),
                 **({} if options.bos is None else {"bos": options.bos}),
-                **({} if columns.prefix is None else {"prefix": columns.prefix}),
                 **({"special_tokens": ERROR} if options.spelled == ERROR else {}),
                 "columns": columns.to_json(),
                 **({} if options.chat is None else {"chat": options.chat.to_json()}),

@@ -54,8 +54,8 @@ class Summary:
     ids: those that are missing or there twice; None for the shards of a task. special_tokens: how often texts spelled
     each one. doubled: documents that had the eos or bos already that they got. compared: documents of which gigatoken's
     ids were compared with those of tokenizers; slow: why it was not used. unprinted: fields of messages that the chat
-    template omitted, by name. guessed_eos: name of the eos if only its name says that it is one. These, bad records,
-    truncated conversations and tokens of prefixes are those of this run, all else is of the whole dataset.
+    template omitted, by name. guessed_eos: name of the eos if only its name says that it is one. These, bad records
+    and truncated conversations are those of this run, all else is of the whole dataset.
     """
 
     path: str
@@ -68,7 +68,6 @@ class Summary:
     bad_records: int = 0
     seconds: float = 0.0
     truncated: int = 0
-    prefix_tokens: int | None = None
     ids: IdCounts | None = None
     special_tokens: dict[str, int] = field(default_factory=dict)
     doubled: int = 0

@@ -12,11 +12,10 @@ import numpy as np
 
 from conceptloader.base.workers import Tell
 from conceptloader.errors import InputError
-from conceptloader.format.spec.manifest import PREFIX_TRACK
 from conceptloader.format.write.build import Build, open_writer
 from conceptloader.format.write.shard import ShardWriter
 from conceptloader.ingest.align.rules import SpanAlignment
-from conceptloader.ingest.align.spans import Placed, check_ids, place, with_bos, with_prefix
+from conceptloader.ingest.align.spans import Placed, check_ids, place, with_bos
 from conceptloader.ingest.build.doubled import Doubled
 from conceptloader.ingest.build.plan import Piece, piece_bytes
 from conceptloader.ingest.build.spelled import NOTE as SPELLED
@@ -65,10 +64,9 @@ class Progress:
     """What has been done since the last report.
 
     losses: see `Losses`; bad: (file, place in it, problem) of records that were skipped; truncated: conversations
-    without their last turns; prefix_tokens: those of prefixes; spelled: special tokens that texts spell, by name;
-    doubled: documents that had the eos, or the bos, which they got, already; unprinted: fields of messages that a chat
-    template omitted, by name. compared: documents whose ids were
-    compared with those of tokenizers; slow: why gigatoken was not used.
+    without their last turns; spelled: special tokens that texts spell, by name; doubled: documents that had the eos, or
+    the bos, which they got, already; unprinted: fields of messages that a chat template omitted, by name. compared:
+    documents whose ids were compared with those of tokenizers; slow: why gigatoken was not used.
     """
 
     bytes: int = 0
@@ -77,7 +75,6 @@ class Progress:
     losses: Losses = field(default_factory=Losses)
     bad: list[tuple[str, str, str]] = field(default_factory=list)
     truncated: int = 0
-    prefix_tokens: int = 0
     spelled: Counter[str] = field(default_factory=Counter)
     unprinted: Counter[str] = field(default_factory=Counter)
     doubled: int = 0
@@ -89,7 +86,6 @@ class Progress:
         self.documents += other.documents
         self.tokens += other.tokens
         self.truncated += other.truncated
-        self.prefix_tokens += other.prefix_tokens
         self.spelled += other.spelled
         self.unprinted += other.unprinted
         self.doubled += other.doubled
@@ -111,13 +107,13 @@ def _tokenizer(definition: bytes | str | None, eos: int | None) -> TextTokenizer
 
 
 @lru_cache(maxsize=1)
-def _with_rule(definition: bytes | str | None, eos: int | None, rule: str, prefix: str | None) -> SpecialTokens | None:
+def _with_rule(definition: bytes | str | None, eos: int | None, rule: str) -> SpecialTokens | None:
     tokenizer = _tokenizer(definition, eos)
-    return None if tokenizer is None else SpecialTokens(tokenizer, rule, prefix)
+    return None if tokenizer is None else SpecialTokens(tokenizer, rule)
 
 
 def _special_tokens(job: ShardJob) -> SpecialTokens | None:
-    return _with_rule(job.tokenizer, job.eos_id, job.special_tokens, job.columns.prefix)
+    return _with_rule(job.tokenizer, job.eos_id, job.special_tokens)
 
 
 def write_shard(job: ShardJob, report: Tell) -> None:
@@ -214,8 +210,6 @@ class ShardFiller:
         writer.add_documents(tokens.values, tokens.offsets, placed.spans, placed.ids, placed.fields)
         progress.documents, progress.tokens = len(placed.ids), len(tokens.values)
         progress.truncated, progress.unprinted = batch.truncated, Counter(batch.unprinted)
-        if batch.prefixes is not None:
-            progress.prefix_tokens = int((placed.spans[PREFIX_TRACK].end - placed.spans[PREFIX_TRACK].start).sum())
         self.spelled.update(progress.spelled)
         if self.spelled and self.tokenizer is not None:
             writer.notes[SPELLED] = note(self.tokenizer.rule, self.spelled)
@@ -276,8 +270,6 @@ class ShardFiller:
             self.rules.span_unit,
         )
         placed = placed if self.bos is None else with_bos(placed, self.bos)
-        if batch.prefixes is not None and self.tokenizer is not None:
-            placed = with_prefix(placed, self.tokenizer.encode_prefixes(batch.prefixes))
         if batch.texts is not None and self.tokenizer is not None:
             progress.spelled += self.tokenizer.spelled
         return tokens, placed

@@ -33,7 +33,6 @@ def build(
     vocabularies: Mapping[str, Path | Sequence[str]] | None = None,
     scores: Mapping[str, str] | None = None,
     columns: Columns | None = None,
-    prefix: str | None = None,
     rules: SpanAlignment | None = None,
     chat: ChatRules | None = None,
     encoding: str = "auto",
@@ -62,7 +61,6 @@ def build(
         vocabularies: Names of the concepts by track, or the file that has them.
         scores: By track, the type "f2" or "f4" of the scores of concepts.
         columns: By default those of the first records (`detect_columns`).
-        prefix: A template in Jinja over a record's columns, of a text that is put in front of its document.
         rules: Which tokens belong to a span.
         chat: How conversations are rendered, see `load_rules`; then only the ignored ones of `columns` count.
         encoding: How tracks are stored: "auto", "dense" or "spans".
@@ -106,15 +104,14 @@ def build(
     sources = find_sources([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs, split)
     loaded = None if tokenizer is None else load_tokenizer(tokenizer, eos, ends=append_eos)
     if columns is None and chat is None:
-        strict = on_bad is None
-        columns = detect_columns(sources, max_line_bytes=max_line_bytes, strict=strict, prefix=prefix)
+        columns = detect_columns(sources, max_line_bytes=max_line_bytes, strict=on_bad is None)
     columns = columns or Columns()  # of conversations: see with_chat
     named = {
         track: load_vocabulary(names) if isinstance(names, (str, os.PathLike)) else list(names)
         for track, names in (vocabularies or {}).items()
     }
     options = IngestOptions(
-        columns=columns if prefix is None else replace(columns, prefix=prefix),
+        columns=columns,
         tokenizer=loaded,
         vocab_size=vocab_size,
         eos_id=eos if tokenizer is None and not isinstance(eos, str) else None,
@@ -138,19 +135,9 @@ def build(
 
 
 def with_chat(options: IngestOptions, chat: ChatRules | None) -> IngestOptions:
-    """The same for conversations, if these are any: their template ends turns, by the eos that the tokenizer has.
-
-    Raises: ConfigError for a prefix, which a template of conversations has for itself.
-    """
+    """The same for conversations, if these are any: their template ends turns, by the eos that the tokenizer has."""
     if chat is None:
         return options
-    if options.columns.prefix is not None:
-        raise ConfigError(
-            "build",
-            "chat and prefix",
-            "only one of the two",
-            "omit prefix, and write it into the chat template (chat=)",
-        )
     columns = replace(CHAT_COLUMNS, ignored=tuple(options.columns.ignored))
     tokenizer, specials = options.tokenizer, dict(chat.specials)
     if "eos_token" in specials and isinstance(tokenizer, FileTokenizer):

@@ -78,8 +78,7 @@ def _read_documents(arguments: argparse.Namespace) -> Documents:
             )
     tokens, content = next(((name == "tokens", column) for name, column in names.items()), (False, "text"))
     files, keep = parquet_files(arguments.inputs, arguments.split), getattr(arguments, "metadata_column", ())
-    prefix = getattr(arguments, "prefix", None)
-    return Documents(files=files, content=content, tokens=tokens, keep=keep, prefix=prefix)
+    return Documents(files=files, content=content, tokens=tokens, keep=keep)
 
 
 @contextmanager

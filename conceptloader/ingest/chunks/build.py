@@ -63,7 +63,6 @@ class Chunked:
             id=join,
             tracks={MAIN_TRACK: "spans"},
             metadata_columns=[column for column in documents.keep if column != join],
-            prefix=documents.prefix,
         )
 
     def told(self, report: Any) -> dict[str, Any]:

@@ -56,17 +56,12 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Documents:
-    """Parquet files of documents.
-
-    content: column of the text, or, if `tokens`, of the tokens. keep: more columns. prefix: see `Columns`, over the
-    columns that are kept.
-    """
+    """Parquet files of documents. content: column of the text, or, if `tokens`, of the tokens. keep: more columns."""
 
     files: Sequence[str]
     content: str
     tokens: bool = False
     keep: Sequence[str] = ()
-    prefix: str | None = None
 
 
 def join_chunks(

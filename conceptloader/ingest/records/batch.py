@@ -72,10 +72,9 @@ class RowBatch:
     """Documents as read. texts, or tokens (n lists), is given. An empty id means none.
 
     metadata: one encoded record per document. fields: values aligned with all tokens of the batch. truncated:
-    conversations of which turns were dropped. prefixes: texts to put before the documents'. numbers: by track, an
-    encoded record per document, None for none. spelled: special tokens that texts of these tokens spell, by name.
-    unprinted: fields of messages that a template omitted, by name. framed: documents of these tokens that begin or end
-    with a special token as text, by name.
+    conversations of which turns were dropped. numbers: by track, an encoded record per document, None for none.
+    spelled: special tokens that texts of these tokens spell, by name. unprinted: fields of messages that a template
+    omitted, by name. framed: documents of these tokens that begin or end with a special token as text, by name.
     """
 
     ids: list[str]
@@ -85,7 +84,6 @@ class RowBatch:
     metadata: list[bytes] | None = None
     fields: dict[str, NDArray[Any]] = field(default_factory=dict)
     truncated: int = 0
-    prefixes: list[str] | None = None
     numbers: dict[str, list[bytes | None]] = field(default_factory=dict)
     spelled: Mapping[str, int] = field(default_factory=dict)
     unprinted: Mapping[str, int] = field(default_factory=dict)

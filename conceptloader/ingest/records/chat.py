@@ -27,7 +27,6 @@ from conceptloader.ingest.records.records import RecordParser, parse_value, read
 from conceptloader.ingest.records.special_tokens import ERROR, TEXT, SpecialTokens, refuse
 from conceptloader.ingest.records.table import objects_of
 from conceptloader.ingest.records.tokenizer_folder import TokenizerFolder
-from conceptloader.ingest.template import sandbox, without_null
 
 log = logging.getLogger(__name__)
 
@@ -130,13 +129,23 @@ def load_rules(
     return rules
 
 
+def _without_null(value: Any) -> Any:
+    """Objects without the keys that have no value, which is how rows of a table lack one."""
+    if isinstance(value, dict):
+        return {key: _without_null(item) for key, item in value.items() if item is not None}
+    return [_without_null(item) for item in value] if isinstance(value, list) else value
+
+
 def _compiled(rules: ChatRules, template: str) -> tuple[Any, set[str]]:
     """(the template, ready to be rendered; variables that it names).
 
     Raises: ConfigError for one that is none, or names a token nobody knows.
     """
-    environment = sandbox("--chat", trim_blocks=True, lstrip_blocks=True)
-    jinja, meta = need("jinja2", "--chat"), need("jinja2.meta", "--chat")
+    jinja, meta = need("jinja2", "--chat: the jinja2 package is not installed"), need("jinja2.meta", "--chat")
+    environment = need("jinja2.sandbox", "--chat").ImmutableSandboxedEnvironment(
+        extensions=["jinja2.ext.loopcontrols"], trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
     # {% generation %}, by which transformers knows what the assistant says, becomes a pair of marks.
     text = re.sub(r"\{%(-?)\s*(end)?generation\s*(-?)%\}", _mark, template)
     environment.globals["raise_exception"] = _refuse
@@ -224,12 +233,12 @@ class ChatParser:
         of_table = not isinstance(rows, list)
         if of_table:
             rows = rows.select([name for name in rows.schema.names if name not in self._ignored])
-            rows = objects_of(rows.to_struct_array(), "", lambda row: without_null(plain(row)))
+            rows = objects_of(rows.to_struct_array(), "", lambda row: _without_null(plain(row)))
 
         def add(row: Any) -> None:
             # A table cannot say whether a key is null or not there: so neither may JSON, but in a column of Json.
             if not of_table:
-                row = without_null(plain(row) if isinstance(row, dict) else read_record(row))
+                row = _without_null(plain(row) if isinstance(row, dict) else read_record(row))
             found = self._documents(row)
             documents.extend(map(self._filled, found) if self._rules.multiple > 1 else found)
 

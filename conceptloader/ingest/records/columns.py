@@ -6,12 +6,9 @@ from typing import Any
 
 from conceptloader.base.strict import unknown
 from conceptloader.errors import ConfigError
-from conceptloader.format.spec.manifest import PREFIX_TRACK
-from conceptloader.ingest.template import load_prefix
 
 MAIN_TRACK = "concepts"
 METADATA_TRACK = "metadata"
-PREFIX_NAME = "metadata"  # the only name in PREFIX_TRACK
 LISTS = "concepts", "scores"
 OWN_TEXT = "surface", "text", "word"  # the text that a span says it has
 SPAN_FIELDS = "start", "end", *LISTS, OWN_TEXT[0]
@@ -45,7 +42,6 @@ class Columns:
         fields: token-aligned columns and their types, e.g. {"loss_mask": "u1"}.
         numbers: Columns with one number per document, and their types, e.g. {"quality": "f4"}: tracks of these names.
         ignored: Columns that may be there, and fields of spans, as COLUMN.FIELD.
-        prefix: A template in Jinja over the columns of a record, for a text that is put in front of the document's.
         labels: Column of the labels of tokens, -100 where they are not trained on: a field loss_mask.
         attention_mask: Column with 0 for padding, which is dropped.
     """
@@ -60,7 +56,6 @@ class Columns:
     fields: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, str] = field(default_factory=dict)
     ignored: Sequence[str] = ()
-    prefix: str | None = None
     labels: str | None = None
     attention_mask: str | None = None
 
@@ -86,18 +81,10 @@ class Columns:
                 "token-aligned fields with tokens only",
                 "omit --field, or pass --column tokens=NAME",
             )
-        if self.prefix is not None and (self.text is None or PREFIX_TRACK in self.tracks):
-            found = "tokens" if self.text is None else f"a track {PREFIX_TRACK!r} of the input"
-            raise ConfigError(
-                "prefix",
-                str(found),
-                f"text as input, and a prefix that alone makes the track {PREFIX_TRACK!r}",
-                "omit --prefix, or name the column of that track otherwise (--column)",
-            )
         for name in self.span_fields:
             if name not in SPAN_FIELDS:
                 raise unknown("columns: span_fields", name, SPAN_FIELDS, "field of a span")
-        if taken := sorted({*self.tracks, METADATA_TRACK, PREFIX_TRACK} & self.numbers.keys()):
+        if taken := sorted({*self.tracks, METADATA_TRACK} & self.numbers.keys()):
             raise ConfigError(
                 "columns: numbers", repr(taken[0]), "no name of another track", "pass another NAME to --number"
             )
@@ -127,9 +114,6 @@ class Columns:
         ids = [] if self.id in self.ignored else [self.id]
         return [self.content, *ids, *self.tracks.values(), *metadata, *named]
 
-    def _named(self) -> list[str]:
-        return [] if self.prefix is None else sorted(load_prefix(self.prefix).names)
-
     def renames(self, column: str) -> bool:
         """Whether fields of spans in that column have other names here, or are ignored."""
         return bool(self.span_fields) or any(name.startswith(f"{column}.") for name in self.ignored)
@@ -142,11 +126,11 @@ class Columns:
 
     def wanted(self) -> list[str]:
         """Every column that is read."""
-        return list(dict.fromkeys([*self._roles(), *self._named()]))
+        return list(dict.fromkeys(self._roles()))
 
     def objects(self) -> list[str]:
-        """Those of which Python looks at each value: all but tokens, spans and fields, unless the prefix names them."""
-        arrays = {self.tokens, *self.tracks.values(), *self.aligned}.difference(self._named())
+        """Those of which Python looks at each value: all but tokens, spans and fields."""
+        arrays = {self.tokens, *self.tracks.values(), *self.aligned}
         return [name for name in self.wanted() if name not in arrays]
 
     def problem(self, found: Collection[str]) -> str | None:
@@ -166,7 +150,7 @@ class Columns:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """What was in a dataset's options before there were prefixes, which are stored next to it."""
+        """For the options of a dataset."""
         found = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         later = "span_fields", "numbers", "labels", "attention_mask"
-        return {name: value for name, value in found.items() if name != "prefix" and (value or name not in later)}
+        return {name: value for name, value in found.items() if value or name not in later}

@@ -13,7 +13,6 @@ from conceptloader.ingest.records.inputs import Source
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES, read_blocks
 from conceptloader.ingest.records.records import read_record
 from conceptloader.ingest.records.table import column_types
-from conceptloader.ingest.template import load_prefix
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +29,6 @@ def detect_columns(
     fields: Mapping[str, str] | None = None,
     numbers: Mapping[str, str] | None = None,
     ignored: Sequence[str] = (),
-    prefix: str | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
     strict: bool = False,
 ) -> Columns:
@@ -39,10 +37,10 @@ def detect_columns(
     `text` or `tokens` is the content, whichever is there, tokens with `labels` and `attention_mask`; `spans` is the
     track concepts and `spans_<track>` the track of that name, in addition to `tracks`; `metadata` is the metadata
     object. names: what these columns, `id`, and the fields of spans are called, where that differs. strict: the first
-    records have no others but those that the prefix names.
+    records have no others.
 
     Raises: ConfigError if both text and tokens are there or named, InputError for an empty corpus or broken records,
-    and with `strict` for columns that are not known, all of them. A name of the prefix that they lack is a warning.
+    and with `strict` for columns that are not known, all of them.
     """
     path, there = first_columns(sources, max_line_bytes)
     found, names = there - set(ignored), names or {}
@@ -78,7 +76,6 @@ def detect_columns(
         fields=fields or {},
         numbers=numbers or {},
         ignored=ignored,
-        prefix=prefix,
         **masks,
     )
     for ours, what in _MASKS.items():
@@ -86,8 +83,6 @@ def detect_columns(
             log.warning(
                 "%s: %s is not used, so that %s would be trained on (--column %s=%s)", path, ours, what, ours, ours
             )
-    for name in sorted(load_prefix(prefix).names - there) if prefix is not None else ():
-        log.warning("%s: the prefix names %r, which none of the first records has", path, name)
     problem = result.problem(found) if strict else None
     if problem:
         raise InputError.saying(f"{path}: the first records", problem)

@@ -1,4 +1,4 @@
-"""What a batch takes over from records as they are, for any input: ids, texts, metadata, prefixes."""
+"""What a batch takes over from records as they are, for any input: ids, texts, metadata."""
 
 import datetime
 import decimal
@@ -13,7 +13,6 @@ from conceptloader.format.spec.codecs import JsonCodec, NumpyCodec
 from conceptloader.format.spec.jsonfile import each_once
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.columns import Columns
-from conceptloader.ingest.template import load_prefix
 
 
 class Documents:
@@ -22,11 +21,9 @@ class Documents:
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
         self._packer = JsonCodec()
-        self._prefix = None if columns.prefix is None else load_prefix(columns.prefix)
         self.ids: list[str] = []
         self.texts: list[str] | None = None if columns.text is None else []
         self.metadata: list[bytes] | None = [] if columns.has_metadata else None
-        self.prefixes: list[str] | None = None if columns.prefix is None else []
         self.numbers: dict[str, list[bytes | None]] = {name: [] for name in columns.numbers}
         self._codecs = {name: NumpyCodec({"dtype": code}) for name, code in columns.numbers.items()}
 
@@ -40,9 +37,6 @@ class Documents:
             records.append(_number(record.get(name), name, self._codecs[name]))
         if self.metadata is not None:
             self.metadata.append(self._packer.encode(_metadata(record, columns)))
-        if self.prefixes is not None and self._prefix is not None:
-            named = {name: plain(record[name]) for name in self._prefix.names if name in record}
-            self.prefixes.append(self._prefix.render({**record, **named}))
 
     def batch(self, tokens: Ragged | None, spans: dict[str, RawSpans], fields: dict[str, NDArray[Any]]) -> RowBatch:
         """These documents with their tokens, if they have no texts, spans by track, and fields."""
@@ -53,7 +47,6 @@ class Documents:
             spans=spans,
             metadata=self.metadata,
             fields=fields,
-            prefixes=self.prefixes,
             numbers=self.numbers,
         )
 

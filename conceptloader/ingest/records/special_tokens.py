@@ -28,14 +28,13 @@ class SpecialTokens:
     Args:
         tokenizer: Of the text.
         rule: "text" (it is cut as any other text), "control" (it becomes the token) or "error".
-        prefix: The template of the texts in front of documents; special tokens that it spells itself are meant.
 
     Attributes:
         spelled: How often text spelled each name; whoever reads it clears it.
         framed: How many documents begin or end with each name as text, of those given to `look`; cleared likewise.
     """
 
-    def __init__(self, tokenizer: TextTokenizer, rule: str, prefix: str | None = None) -> None:
+    def __init__(self, tokenizer: TextTokenizer, rule: str) -> None:
         self.tokenizer, self.rule = tokenizer, rule
         self.spelled, self.framed = Counter[str](), Counter[str]()
         self._file = tokenizer if isinstance(tokenizer, FileTokenizer) else None
@@ -45,7 +44,6 @@ class SpecialTokens:
         self._unknown = self._file.unknown_id() if special and self._file else None
         self._is_special = np.zeros(tokenizer.vocab_size, bool)
         self._is_special[list(self._names)] = True
-        self._meant = Counter({i: prefix.count(name) for i, name in self._names.items() if prefix and name in prefix})
 
     def encode(self, texts: Sequence[str], places: Sequence[bool]) -> tuple[Ragged, Ints]:
         """See `TextTokenizer.encode`. Raises: BadRow for a text that spells a special token, if that is an error."""
@@ -85,18 +83,6 @@ class SpecialTokens:
         """How many texts were compared since the last call; why none was, if it is known."""
         fast = vars(self._file).get("fast", "") if self._file else ""
         return (fast.take_compared(), "") if isinstance(fast, Fast) else (0, fast)
-
-    def encode_prefixes(self, texts: Sequence[str]) -> Ragged:
-        """Of the texts in front of documents. Raises: BadRow for values of the record that spell a special token."""
-        nowhere = [False] * len(texts)
-        if not self._meant or self.rule == CONTROL:
-            return self.encode(texts, nowhere)[0]
-        tokens, _ = self.tokenizer.encode(texts, nowhere)
-        for row in self._suspects(texts, tokens):
-            a, b = tokens.offsets[row : row + 2]
-            if more := self._count(tokens.values[a:b]) - self._meant:
-                raise BadRow(row, _refusal(self._names[next(iter(more))], "a value of the prefix", "control"))
-        return tokens
 
     def _suspects(self, texts: Sequence[str], tokens: Ragged) -> list[int]:
         """Rows with special tokens whose names are in the text: the token of unknown characters may be there, too."""
@@ -166,8 +152,8 @@ class SpecialTokens:
 _SKIP = "skip such records (--bad-records FILE), or pass --special-tokens"
 
 
-def _refusal(name: str, where: str, rules: str = "text or control") -> str:
-    return f"found the special token {name!r} in {where}, expected text without special tokens; {_SKIP} {rules}"
+def _refusal(name: str, where: str) -> str:
+    return f"found the special token {name!r} in {where}, expected text without special tokens; {_SKIP} text or control"
 
 
 def refuse(name: str, where: str) -> None:

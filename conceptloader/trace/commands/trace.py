@@ -22,7 +22,7 @@ DESCRIPTION = """\
 Show what a step contains, past or future: the weights in force, and why, if they were set live. For each sample: its
 window of the dataset; its documents by their ids, with the positions of their inputs and labels; its spans with
 concepts, exactly as in the batch: [start, end), with < or > if a span continues outside; the range of its loss weights
-and token fields (all values with --json). Tokens that a build inserted (--prefix) are spans of the track prefix.
+and token fields (all values with --json).
 
   conceptloader trace --run-log checkpoints --step 1200
   conceptloader trace run.yaml --sample 614400

@@ -79,7 +79,6 @@ class BatchReader:
         self._tables = make_tables(self.views, layout)
         self._files = OpenFiles(self._tables, handles)
         self._shapes: dict[int, Shape] = {}
-        self._workspaces: list[Workspace] = []
         self._idle: list[Workspace] = []
         self._running: dict[int, Workspace] = {}
         self._late = 0  # batches for which the storage counts as slow
@@ -150,9 +149,7 @@ class BatchReader:
         try:
             return self._idle.pop()
         except IndexError:
-            work = Workspace(self.layout, self._tables, self._files)
-            self._workspaces.append(work)
-            return work
+            return Workspace(self.layout, self._tables, self._files)
 
     def _fill(self, work: Workspace) -> None:
         """Passes of the kernel until all samples are complete; and how slow the storage is."""

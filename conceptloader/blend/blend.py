@@ -77,7 +77,7 @@ class View:
 
     def closed(self, numbers: Any) -> Any:
         """Whether a document, or each of many, is in a shard that is never read, its table too."""
-        shards = np.searchsorted(self.dataset.first_documents, self.start + numbers, side="right") - 1
+        shards = np.searchsorted(self.dataset.manifest.shards.first_documents, self.start + numbers, side="right") - 1
         return self.mask.closed(self.dataset)[shards]
 
 

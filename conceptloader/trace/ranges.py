@@ -231,7 +231,9 @@ def document_ranges(dataset: Dataset, documents: Ints) -> tuple[Ints, Ints]:
 def documents_by_shard(dataset: Dataset, documents: Ints) -> Iterator[tuple[int, Ints, Ints]]:
     """(shard, places in `documents`, ordinals in the shard)."""
     known = np.flatnonzero(documents >= 0)
-    for shard, some in by_value(np.searchsorted(dataset.first_documents, documents[known], side="right") - 1):
+    for shard, some in by_value(
+        np.searchsorted(dataset.manifest.shards.first_documents, documents[known], side="right") - 1
+    ):
         yield shard, known[some], documents[known[some]] - dataset.first_documents[shard]
 
 

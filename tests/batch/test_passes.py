@@ -129,7 +129,7 @@ def test_of_the_last_block_of_a_read_no_more_is_taken_than_was_asked_for(tmp_pat
     view = shards(tmp_path / "a", 3)
     reader = BatchReader(NO_ORDER, [dataclasses.replace(view, dataset=store(tmp_path / "a"))], layout_of(view))
     read(reader, *range(view.count))
-    [work] = reader._workspaces
+    [work] = reader._idle
     buffer = np.full(96, 77, np.uint8)
     work._call_with(buffer=buffer[:48])
     check(reader, view)

@@ -229,9 +229,8 @@ def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[s
     path = _local(path)
     allowed = UrlRoots(os.fspath(path), roots, check) if is_url(path) else Roots(os.fspath(path), roots)
     guard = ManifestGuard(allowed) if check else None
-    if isinstance(allowed, UrlRoots):
-        return Files(_read_manifest(allowed), allowed, allowed.objects, guard)
-    return Files(_read_manifest(allowed), allowed, LocalFiles(check), guard)
+    source = allowed.objects if isinstance(allowed, UrlRoots) else LocalFiles(check)
+    return Files(_read_manifest(allowed), allowed, source, guard)
 
 
 def _local(path: str | os.PathLike[str]) -> str | os.PathLike[str]:

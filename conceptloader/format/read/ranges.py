@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conceptloader.base.lazy import lazy
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.bulk import check_tokens, documents_of, items_of, pairs, ragged, records_of, spans_of
 from conceptloader.format.read.files import Files
 from conceptloader.format.read.reader import ShardReader
 from conceptloader.format.read.values import Documents, Spans
 from conceptloader.format.spec.codecs import Codec
-from conceptloader.format.spec.columns import Ints, Numbers, offsets_of
+from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.layout import DENSE
 from conceptloader.format.spec.viewfile import Runs
 from conceptloader.format.spec.vocabulary import Concept, load_concepts, load_vocabulary
@@ -54,9 +55,19 @@ class Ranges:
         self._runs = runs or Runs.of(np.zeros(1, np.int64), np.array([manifest.num_tokens]))
         self.num_tokens = int(self._runs.first[-1])
         self.field_names = list(manifest.layouts[0].extra_fields(manifest.tracks))
-        self.shard_starts = Numbers(manifest.starts())
-        self.first_documents = Numbers(manifest.shards.first_documents)
         self._codecs: dict[str, Codec] = {}
+
+    @lazy
+    def shard_starts(self) -> list[int]:
+        """The first token of each shard in the files, and the number of tokens there."""
+        found: list[int] = self.manifest.starts().tolist()
+        return found
+
+    @lazy
+    def first_documents(self) -> list[int]:
+        """The number of the first document of each shard in the files, and of all."""
+        found: list[int] = self.manifest.shards.first_documents.tolist()
+        return found
 
     def codec(self, track: str) -> Codec:
         """The codec of a track. Raises: ConfigError for an unknown track, FormatError for an unknown codec."""
@@ -100,7 +111,7 @@ class Ranges:
         """
         row, run, shift = self._in_runs(start, stop)
         low, high = self.in_files(start, stop)
-        borders = np.asarray(self.shard_starts)
+        borders = self.manifest.starts()
         first = np.searchsorted(borders, low, side="right") - 1
         part, shard = pairs(first, np.searchsorted(borders, high - 1, side="right"))
         base = borders[shard]

@@ -151,7 +151,7 @@ class Viewable(Ranges):
         found = np.full(len(documents), -1)
         known = np.flatnonzero(documents >= 0)
         token = self.runs.source[documents[known]]
-        shards = np.searchsorted(np.array(self.shard_starts), token, side="right") - 1
+        shards = np.searchsorted(self.manifest.starts(), token, side="right") - 1
         for shard in np.unique(shards).tolist():
             chosen = np.flatnonzero(shards == shard)
             local = token[chosen] - self.shard_starts[shard]

@@ -1,8 +1,8 @@
 """Columns of the shard table: JSON lists with one element per shard, checked and turned into arrays without a loop."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, NoReturn, overload
+from typing import Annotated, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,30 +27,6 @@ def total(column: Ints) -> int:
     if int(column.max(initial=0)) * len(column) < 1 << 63:
         return int(column.sum())
     return (int((column >> 32).sum()) << 32) + int((column & 0xFFFFFFFF).sum())
-
-
-class Numbers(Sequence[int]):
-    """An array whose elements are Python's integers."""
-
-    def __init__(self, array: Ints) -> None:
-        self._array = array
-
-    def __len__(self) -> int:
-        return len(self._array)
-
-    @overload
-    def __getitem__(self, at: int) -> int: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[int]: ...
-    def __getitem__(self, at: int | slice) -> int | list[int]:
-        found: int | list[int] = self._array[at].tolist()
-        return found
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._array.tolist())
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return np.array(self._array, dtype) if copy else np.asarray(self._array, dtype)
 
 
 def as_field(values: NDArray[Any], dtype: "np.dtype[Any]") -> NDArray[Any]:

@@ -59,7 +59,7 @@ class JsonFile:
 
     value: dict[str, Any]
     where: str
-    checksum: str = ""
+    checksum: str
 
     def parse(self, kind: type[T], name: str = "", version: int = 0) -> T:
         """As a dataclass of its keys. name, version: what `format` and `version`, which are none of these, must be.

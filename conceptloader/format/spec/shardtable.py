@@ -81,8 +81,6 @@ class FileColumn:
     def bytes(self) -> int:
         """Of all files; one that several shards have counts once."""
         there = np.flatnonzero(self.size >= 0).tolist()
-        if not is_there(self.path).any():
-            return int(self.size[there].sum())
         return sum({self.path[shard] or shard: int(self.size[shard]) for shard in there}.values())
 
     def check(self, where: str) -> None:

@@ -82,7 +82,7 @@ def check_new_directory(path: str) -> None:
 def warn_of_roots(manifest: Manifest, out: str, allowed: Collection[str] = ()) -> None:
     """Tell which directories have to be allowed when the dataset in `out` is opened, if some have."""
     roots, table = Roots(out, tuple(allowed) or None), manifest.shards
-    paths = [*table.path, *(path for column in table.files.values() for path in column.path or () if path)]
+    paths = [*table.path, *(path for column in table.files.values() for path in column.path if path)]
     folders = {roots.resolve(os.path.dirname(path)) for path in paths}
     outside = sorted(folder for folder in folders if not roots.allows(folder))
     if outside:

@@ -72,7 +72,7 @@ class Placer:
 
     def by_shard(self, documents: Ints) -> Iterator[tuple[int, slice]]:
         """(shard, where its documents are) for sorted ones."""
-        shard_of = np.searchsorted(self.ds.first_documents, documents, "right") - 1
+        shard_of = np.searchsorted(self.ds.manifest.shards.first_documents, documents, "right") - 1
         borders = [0, *(np.flatnonzero(np.diff(shard_of)) + 1).tolist(), len(documents)]
         for first, stop in pairwise(borders):
             if first < stop:

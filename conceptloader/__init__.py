@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from conceptloader.torch.collate import TensorBatch, collate_fn
     from conceptloader.torch.dataset import SampleDataset
     from conceptloader.torch.loader import Loader, make_dataloader
-    from conceptloader.torch.losses import DatasetLosses
+    from conceptloader.torch.losses import DatasetLosses, TokenMean, token_mean
     from conceptloader.torch.samplers import DistributedSampler, EpochSampler, MixtureSampler
     from conceptloader.torch.trained import EvaluationLoader, TrainedLoader
     from conceptloader.viewer.decode import decode
@@ -65,7 +65,7 @@ _HOMES = {
     "torch.collate": "TensorBatch collate_fn",
     "torch.dataset": "SampleDataset",
     "torch.loader": "Loader make_dataloader",
-    "torch.losses": "DatasetLosses",
+    "torch.losses": "DatasetLosses TokenMean token_mean",
     "torch.samplers": "DistributedSampler EpochSampler MixtureSampler",
     "torch.trained": "EvaluationLoader TrainedLoader",
     "viewer.decode": "decode",
@@ -75,10 +75,10 @@ _PUBLIC = {name: home for home, names in _HOMES.items() for name in names.split(
 __all__ = [
     "AnnotateOptions", "Blend", "ConceptloaderError", "Config", "Dataset", "DatasetLosses",
     "DistributedSampler", "EpochSampler", "EvaluationLoader", "GrainSource", "Loader",
-    "Mixture", "MixtureSampler", "NumpyLoader", "Phase", "SampleDataset", "TensorBatch", "TrainedLoader",
+    "Mixture", "MixtureSampler", "NumpyLoader", "Phase", "SampleDataset", "TensorBatch", "TokenMean", "TrainedLoader",
     "__version__", "adapters", "adopt", "annotate", "batches", "build", "collate_fn", "column_writer", "concat",
     "concepts", "decode", "errors", "find_state", "load_config", "make_dataloader", "metrics", "mixing", "open_blend",
-    "open_dataset", "register_codec", "testing", "trace", "verify", "writing",
+    "open_dataset", "register_codec", "testing", "token_mean", "trace", "verify", "writing",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a checker, a name that is not above is an error

@@ -21,8 +21,8 @@ CHAPTERS: dict[str, tuple[str, str, dict[str, str]]] = {
         "A training loop of your own needs `make_dataloader` alone, whose batches have [these keys](../batch-keys.md). "
         "The other names are for PyTorch's `DataLoader`, for numpy and JAX, and for trainers without an adapter.",
         {
-            "": "make_dataloader Loader TensorBatch decode DatasetLosses find_state SampleDataset collate_fn "
-            "MixtureSampler EpochSampler DistributedSampler TrainedLoader EvaluationLoader batches "
+            "": "make_dataloader Loader TensorBatch decode token_mean TokenMean DatasetLosses find_state SampleDataset "
+            "collate_fn MixtureSampler EpochSampler DistributedSampler TrainedLoader EvaluationLoader batches "
             "NumpyLoader GrainSource"
         },
     ),

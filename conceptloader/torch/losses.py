@@ -1,10 +1,74 @@
-"""The loss of each dataset, in any trainer: sums on the device of the losses, reduced over ranks once a step."""
+"""Means of losses over the labels that count: of a batch, of an evaluation, of each dataset; in any trainer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import nan
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from conceptloader.errors import ConfigError
+
+
+def token_mean(
+    losses: torch.Tensor, batch: Mapping[str, Any], total: torch.Tensor | float | None = None
+) -> torch.Tensor:
+    """Mean of losses over the labels that count; 0, with gradients of 0, where none does.
+
+    Args:
+        losses: float [B, S], of each label, as cross_entropy(..., reduction="none") has them; possibly times the
+            batch's loss_weight. Where loss_mask is 0, also NaN and Inf are ignored.
+        batch: Has `loss_mask` [B, S].
+        total: What to divide by; by default the labels of this batch that count. For the mean over a step, pass the
+            number of all labels that count in its micro batches, on all ranks, divided by the number of ranks over
+            which gradients are averaged (DDP, FSDP).
+
+    Returns:
+        A scalar; float32 or more, as loss_mask is.
+
+    Raises:
+        ConfigError: If losses and loss_mask differ in shape.
+    """
+    mask = counted(losses, batch)
+    count = mask.sum() if total is None else torch.as_tensor(total, device=mask.device)
+    return (losses.masked_fill(mask == 0, 0) * mask).sum() / (count + (count == 0))
+
+
+def counted(losses: torch.Tensor, batch: Mapping[str, Any]) -> torch.Tensor:
+    """The batch's loss_mask, on the device of its losses."""
+    if "loss_mask" not in batch or batch["loss_mask"].shape != losses.shape:
+        raise ConfigError(
+            "token_mean",
+            f"losses of shape {list(losses.shape)}, loss_mask "
+            + (f"of {list(batch['loss_mask'].shape)}" if "loss_mask" in batch else "missing"),
+            "a loss and a loss_mask for each label: [B, S]",
+            'compute losses with reduction="none", of logits.transpose(1, 2), and keep outputs.loss_mask',
+        )
+    return batch["loss_mask"].to(losses.device)  # type: ignore[no-any-return]
+
+
+class TokenMean:
+    """The mean loss of an evaluation: equal at any batch size and number of ranks, since it divides sums by counts.
+
+    Args:
+        group: See DatasetLosses.
+    """
+
+    def __init__(self, group: Any = None) -> None:
+        self._losses = DatasetLosses([""], group)
+
+    def add(self, losses: torch.Tensor, batch: Mapping[str, Any]) -> None:
+        """Of a batch, which may have no rows: losses [B, S]; see token_mean."""
+        mask = counted(losses, batch)
+        self._losses.add(torch.zeros(len(mask), dtype=torch.int64), losses, mask)
+
+    def finish(self, device: torch.device | str = "cpu") -> float:
+        """The mean over all labels that count since the last call; NaN if there are none. Collective over the group.
+
+        Args:
+            device: See DatasetLosses.finish.
+        """
+        return self._losses.finish(device).get("", nan)
 
 
 class DatasetLosses:
@@ -24,7 +88,7 @@ class DatasetLosses:
         """Of a micro batch: dataset_id int [B]; losses [B], or [B, S] of each token; weights of these, as loss_mask."""
         losses = losses.detach().double()
         weights = torch.ones_like(losses) if weights is None else weights.to(losses)
-        both = torch.stack([losses * weights, weights])
+        both = torch.stack([losses.masked_fill(weights == 0, 0) * weights, weights])
         both = both.flatten(2).sum(2) if losses.dim() > 1 else both
         if self._sums is None:
             self._sums = both.new_zeros(2, len(self.names))

@@ -181,30 +181,21 @@ class EvaluationLoader:
 
     Args:
         config: With order sequential, or with `num_samples`.
-        options: As for make_dataloader; by default no sample is dropped at the end (last_batch "partial").
+        options: As for make_dataloader; by default no sample is dropped at the end (last_batch "partial"), where ranks
+            may have fewer rows or none: divide sums over all ranks by counts, as TokenMean does.
 
     Raises:
-        ConfigError: If some rank would get a batch without rows, whose mean loss is NaN, or if a shuffled order would
-            have some windows twice and others not at all.
+        ConfigError: If a shuffled order would have some windows twice and others not at all.
     """
 
     def __init__(self, config: ConfigLike, **options: Any) -> None:
         self.loader = _Evaluated(config, **{"last_batch": "partial", **options})
-        share, end = self.loader.run.partition, self.loader.run.num_samples
+        end = self.loader.run.num_samples
         if end is None:
             raise ConfigError(
                 "evaluation", "a run without an end", "a run with an end", "set order: sequential, or num_samples"
             )
         check_each_once(self.loader.blend, end, "evaluation")
-        rest = end % share.group
-        if self.loader.plan.last_batch == "partial" and 0 < rest <= share.offsets(share.dp_size - 1)[0]:
-            raise ConfigError(
-                "evaluation",
-                f"{end} samples in micro batches of {share.micro_batch_size} on {share.dp_size} ranks, "
-                f"which leave {rest} for the last one",
-                "a sample for each rank: without any its mean would be NaN",
-                f"set num_samples to {end - rest}, another micro_batch_size, or last_batch to drop or wrap",
-            )
 
     def __len__(self) -> int:
         return len(self.loader)

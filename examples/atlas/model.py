@@ -49,7 +49,7 @@ class BottleneckLM(nn.Module):
 def losses(batch: dict[str, Tensor], logits: Tensor, concepts: Tensor) -> tuple[Tensor, Tensor]:
     """(language loss, concept loss), both means: over tokens with loss, and over tokens that somebody annotated."""
     every = F.cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none")
-    language = (every * batch["loss_mask"]).sum() / batch["loss_mask"].sum().clamp(min=1)
+    language = cl.token_mean(every, batch)
     # "Not here" is known of annotated tokens alone, be it with nothing: others have no part in the concept loss.
     known = cl.concepts.annotation_status(batch, "concepts").gt(0) & cl.concepts.annotation_status(
         batch, "concepts"

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import conceptloader as cl
+
 
 class Block(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
@@ -39,11 +41,10 @@ class ConceptGPT(nn.Module):
         x = self.tokens(batch["input_ids"]) + self.positions(batch["position_ids"])
         x = self.norm(self.blocks(x))
         logits = F.linear(x, self.tokens.weight)
-        language = F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction="none")
-        mask = batch["loss_mask"].flatten()
+        language = F.cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none")
         targets = concept_targets(batch, self.concept_head.out_features)
         concept = F.binary_cross_entropy_with_logits(self.concept_head(x), targets, reduction="none").sum(-1).mean()
-        return (language * mask).sum() / mask.sum().clamp(min=1), concept
+        return cl.token_mean(language, batch), concept
 
 
 def concept_targets(batch: dict[str, Tensor], concepts: int) -> Tensor:

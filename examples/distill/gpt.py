@@ -8,6 +8,8 @@ from model import Block
 from prepare import VOCAB_SIZE
 from torch import Tensor, nn
 
+import conceptloader as cl
+
 TOP = 8
 
 
@@ -27,15 +29,13 @@ class GPT(nn.Module):
         return F.linear(self.norm(self.blocks(x)), self.tokens.weight)
 
 
-def language_loss(logits: Tensor, batch: dict[str, Any]) -> Tensor:
-    """Nats per label that counts."""
-    losses = F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction="none")
-    mask = batch["loss_mask"].flatten()
-    return (losses * mask).sum() / mask.sum()
+def language_losses(logits: Tensor, batch: dict[str, Any]) -> Tensor:
+    """Nats [B, S]."""
+    return F.cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none")
 
 
-def teacher_loss(logits: Tensor, batch: dict[str, Any]) -> Tensor:
-    """Cross entropy with the teacher's distribution: its TOP tokens one by one, all others as one.
+def teacher_losses(logits: Tensor, batch: dict[str, Any]) -> Tensor:
+    """Cross entropy [B, S] with the teacher's distribution: its TOP tokens one by one, all others as one.
 
     `teacher_ids` and `teacher_logprobs` [B, S, TOP] stand at the labels, as `logits` do.
     """
@@ -43,17 +43,16 @@ def teacher_loss(logits: Tensor, batch: dict[str, Any]) -> Tensor:
     theirs = batch["teacher_logprobs"].float().exp()
     rest = (1 - theirs.sum(-1)).clamp(0, 1)
     mine_rest = torch.log1p(-mine.exp().sum(-1).clamp(max=1 - 1e-6))
-    losses = -(theirs * mine).sum(-1) - rest * mine_rest
-    return (losses * batch["loss_mask"]).sum() / batch["loss_mask"].sum()
+    return -(theirs * mine).sum(-1) - rest * mine_rest
 
 
-def train(model: GPT, batches: Any, steps: int, loss: Any, rate: float = 4e-3) -> Any:
+def train(model: GPT, batches: Any, steps: int, losses: Any, rate: float = 4e-3) -> Any:
     """Yields after each step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95))
     for step, batch in zip(range(steps), batches, strict=False):
         for group in optimizer.param_groups:
             group["lr"] = rate * min(1, (step + 1) / 20, 1.1 - step / steps)
-        loss(model(batch), batch).backward()
+        cl.token_mean(losses(model(batch), batch), batch).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -18,7 +18,7 @@ import corpus
 import matplotlib
 import prepare
 import torch
-from gpt import GPT, language_loss, teacher_loss, train
+from gpt import GPT, language_losses, teacher_losses, train
 from teacher import COLUMNS, trained, write
 from torch import Tensor
 
@@ -85,13 +85,13 @@ def student(paths: dict[str, Path], kind: str, steps: int) -> list[tuple[int, fl
     config = {"seq_len": SEQ_LEN, "seed": 9, "datasets": {"code": {"path": str(paths["student"])}}, "packing": {}}
     config["outputs"] = {"columns": dict.fromkeys(COLUMNS, "labels")} if distils else {}
 
-    def loss(logits: Tensor, batch: dict[str, Any]) -> Tensor:
-        own = language_loss(logits, batch)
-        return 0.3 * own + 0.7 * teacher_loss(logits, batch) if distils else own
+    def losses(logits: Tensor, batch: dict[str, Any]) -> Tensor:
+        own = language_losses(logits, batch)
+        return 0.3 * own + 0.7 * teacher_losses(logits, batch) if distils else own
 
     curve = []
     with cl.make_dataloader(config, micro_batch_size=8) as loader:
-        for step in train(model, loader, steps, loss):
+        for step in train(model, loader, steps, losses):
             if (step + 1) % EVERY == 0:
                 curve.append((step + 1, held_out(model, paths)))
     return curve
@@ -100,9 +100,11 @@ def student(paths: dict[str, Path], kind: str, steps: int) -> list[tuple[int, fl
 @torch.no_grad()
 def held_out(model: GPT, paths: dict[str, Path]) -> float:
     config = {"seq_len": model.seq_len, "datasets": {"code": {"path": str(paths["held_out"])}}, "packing": {}}
+    mean = cl.TokenMean()
     with cl.make_dataloader({**config, "order": "sequential"}, micro_batch_size=8) as loader:
-        losses = [language_loss(model(batch), batch).item() for batch, _ in zip(loader, range(16), strict=False)]
-    return sum(losses) / len(losses)
+        for batch, _ in zip(loader, range(16), strict=False):
+            mean.add(language_losses(model(batch), batch), batch)
+    return mean.finish()
 
 
 def draw(path: Path, curves: dict[str, list[tuple[int, float]]]) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpt import GPT, TOP, language_loss, train
+from gpt import GPT, TOP, language_losses, train
 
 import conceptloader as cl
 
@@ -16,7 +16,7 @@ def trained(datasets: dict[str, Any], steps: int) -> GPT:
     model = GPT(SEQ_LEN, width=128, layers=2)
     config = {"seq_len": SEQ_LEN, "datasets": datasets, "packing": {}}
     with cl.make_dataloader(config, micro_batch_size=8) as loader:
-        for _ in train(model, loader, steps, language_loss):
+        for _ in train(model, loader, steps, language_losses):
             pass
     return model
 

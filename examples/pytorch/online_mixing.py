@@ -33,7 +33,7 @@ losses = cl.DatasetLosses(loader.blend.config.names)
 for batch in loader:
     every = cross_entropy(parallel(batch["input_ids"]).transpose(1, 2), batch["labels"], reduction="none")
     losses.add(batch["dataset_id"], every, batch["loss_mask"])
-    ((every * batch["loss_mask"]).sum() / batch["loss_mask"].sum().clamp(min=1)).backward()
+    cl.token_mean(every, batch).backward()
     optimizer.step()
     optimizer.zero_grad()
     print(json.dumps([step, batch["sample_index"].tolist(), batch["dataset_id"].tolist()]), file=trained)

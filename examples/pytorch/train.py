@@ -25,7 +25,8 @@ if ranks > 1:
     torch.distributed.init_process_group("gloo")
 parallel = nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
 for batch in loader:
-    loss = cross_entropy(parallel(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten())
+    losses = cross_entropy(parallel(batch["input_ids"]).transpose(1, 2), batch["labels"], reduction="none")
+    loss = cl.token_mean(losses, batch)  # over the labels with loss; 0 if the batch has none
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -173,17 +173,18 @@ class AcceleratedEvaluation(EvaluationLoader):
                 left -= self._share.group
                 yield batch
         finally:
-            self._rows = 0
+            self._samples = 0
 
     def _gather(self, input_data: Any, use_gather_object: bool = False) -> Any:
         from accelerate import utils  # type: ignore[import-untyped]
 
-        if not self._rows:
+        if not self._samples:
             return self._gathers(input_data, use_gather_object)
         try:
             utils.recursively_apply(lambda tensor: tensor, input_data, error_on_other_type=True)
         except TypeError:
             use_gather_object = True  # as the accelerator's own
+        use_gather_object |= isinstance(input_data, list | tuple) and not input_data  # objects of no rows
         if not use_gather_object:
             return utils.recursively_apply(self._whole, input_data)
         if not isinstance(input_data, list | tuple | torch.Tensor) or len(input_data) != self._rows:
@@ -206,6 +207,7 @@ class AcceleratedEvaluation(EvaluationLoader):
                 f"{self._rows}, one for each sample of the batch",
                 "pass gather_for_metrics sums of the batch, or tensors that have its rows",
             )
-        filled = torch.cat([tensor, tensor[-1:].expand(self._share.micro_batch_size - self._rows, *tensor.shape[1:])])
+        missing = tensor.new_zeros(self._share.micro_batch_size - self._rows, *tensor.shape[1:])
+        filled = torch.cat([tensor, missing])
         gathered: torch.Tensor = self.accelerator.gather(filled)
         return gathered[self._order.to(gathered.device)][: self._samples]

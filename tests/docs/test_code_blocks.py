@@ -58,8 +58,8 @@ def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert child(lambda: run_page(page))
 
 
-def run_page(page: Path) -> None:
-    """In the current directory."""
+def run_page(page: Path) -> dict[str, object]:
+    """In the current directory. Returns the page's names."""
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(page.read_text("utf-8")):
         if block.language == "python":
@@ -70,6 +70,7 @@ def run_page(page: Path) -> None:
             name, *words = shlex.split(line, comments=True)
             assert name == "conceptloader", f"{page}:{number}: a block has commands of this package alone"
             assert main(words) == 0, f"{page}:{number}"
+    return namespace
 
 
 def test_blocks_are_found() -> None:

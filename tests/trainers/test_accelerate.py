@@ -154,7 +154,7 @@ def evaluate(rank: int, config: str, ranks: int, port: int) -> None:
     GradientState._reset_state()
     accelerator = accelerate.Accelerator(cpu=True)
     other = accelerator.prepare(torch.utils.data.DataLoader(list(range(9)), batch_size=4))
-    for count in (24, 23, 22, 20):
+    for count in (24, 23, 22, 20, 13, 1):
         loader = AcceleratedEvaluation(accelerator, config, micro_batch_size=4, num_samples=count)
         for _ in other:
             seen, losses = list[int](), 0

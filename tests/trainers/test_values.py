@@ -64,16 +64,15 @@ def samples_of(source: Any, kind: dict[str, Any], stop: int) -> list[Sample]:
     return by_hand.in_order(source, every, 0, stop)
 
 
-def with_masks(logits: torch.Tensor, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """As docs/annotations.md says: (sum of losses, labels)."""
-    losses = cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction="none")
-    mask = batch["loss_mask"].flatten()
-    return (losses * mask * batch["loss_weight"].flatten()).sum(), mask.sum()
+def with_weights(model: Tables, batch: dict[str, Any]) -> torch.Tensor:
+    """Losses [B, S], as docs/annotations.md says."""
+    logits = model(batch["input_ids"], batch["position_ids"])
+    return cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none") * batch["loss_weight"]
 
 
 @pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
-def test_training_with_labels_that_are_ignored(folder: Path, kind: dict[str, Any]) -> None:
-    """Without a look at the mask: the mean of each micro batch, as PyTorch's cross_entropy takes it."""
+def test_training_with_the_mean_of_each_micro_batch(folder: Path, kind: dict[str, Any]) -> None:
+    """As the pages of Lightning, Fabric and Accelerate train: micro batches weigh the same."""
     config = {**config_of(folder, kind, ignore_index=-100)}
     loader = cl.make_dataloader(config, micro_batch_size=5, global_batch_size=10)
     samples = samples_of(loader, kind, 40)
@@ -85,7 +84,8 @@ def test_training_with_labels_that_are_ignored(folder: Path, kind: dict[str, Any
         losses = []
         for batch in (next(batches), next(batches)):
             logits = model(batch["input_ids"], batch["position_ids"])
-            losses.append(cross_entropy(logits.flatten(0, 1), batch["labels"].flatten()) / 2)
+            each = cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none")
+            losses.append(cl.token_mean(each, batch) / 2)
             losses[-1].backward()
         optimizer.step()
         wanted = hand.step(by_hand.batched(samples[10 * step :][:10], 5), RATE, mean="batches")
@@ -108,7 +108,7 @@ def test_attention_within_documents(folder: Path, kind: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
 def test_training_with_masks_weights_and_accumulation(folder: Path, kind: dict[str, Any]) -> None:
-    """Steps of three micro batches, on two ranks whose sums are added up."""
+    """Steps of three micro batches, on two ranks whose gradients are averaged: with `total`, each token weighs 1."""
     config = config_of(folder, kind, loss_weight={"name": "weight", "missing": 1})
     loaders = [
         cl.make_dataloader(config, dp_rank=rank, dp_size=2, micro_batch_size=2, global_batch_size=12) for rank in (0, 1)
@@ -118,11 +118,9 @@ def test_training_with_masks_weights_and_accumulation(folder: Path, kind: dict[s
     optimizer = torch.optim.SGD(model.parameters(), RATE)
     batches = [iter(loader) for loader in loaders]
     for step in range(4):
-        sums = [
-            with_masks(model(batch["input_ids"], batch["position_ids"]), batch)
-            for batch in (next(rank) for _ in range(3) for rank in batches)
-        ]
-        loss = sum(total for total, _ in sums) / sum(count for _, count in sums)
+        of_step = [next(rank) for _ in range(3) for rank in batches]
+        total = torch.stack([batch["loss_mask"].sum() for batch in of_step]).sum()
+        loss = torch.stack([cl.token_mean(with_weights(model, b), b, total / 2) / 2 for b in of_step]).sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -142,6 +140,7 @@ def test_evaluation_of_every_window_once(folder: Path) -> None:
     wanted = ByHand(SEQ_LEN, weighted=True).evaluate([samples])
     model = Tables(SEQ_LEN)
     for batches in (loader, DataLoader(data, batch_size=7, collate_fn=cl.collate_fn)):
-        sums = [with_masks(model(batch["input_ids"], batch["position_ids"]), batch) for batch in batches]
-        total, count = (sum(values).item() for values in zip(*sums, strict=True))
-        assert total / count == pytest.approx(wanted, rel=1e-9)
+        mean = cl.TokenMean()
+        for batch in batches:
+            mean.add(with_weights(model, batch), batch)
+        assert mean.finish() == pytest.approx(wanted, rel=1e-9)

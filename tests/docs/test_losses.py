@@ -1,0 +1,63 @@
+"""Documented losses are finite, and so are the parameters that they train, where batches have no label that counts."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from conceptloader.batch.reader import BatchReader
+from tests.docs.test_code_blocks import OF_TRAINERS, ROOT, find_spec, run_page
+from tests.soak.builds import child
+
+PAGES = ["README.md", "docs/quickstart.md", "docs/tutorial.md", "docs/trainers/lightning.md"]
+PAGES += ["docs/trainers/accelerate.md", "docs/trainers/transformers.md", "docs/trainers/jax.md"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_train_on_batches_without_labels(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = ROOT / name
+    if page.name in OF_TRAINERS and find_spec(OF_TRAINERS[page.name]) is None:
+        pytest.skip(f"{OF_TRAINERS[page.name]} is not installed: `make trainers` has all of them")
+    monkeypatch.chdir(tmp_path)
+    assert child(lambda: run_masked(page))
+
+
+def run_masked(page: Path) -> None:
+    """With every second batch of each reader masked. Losses have to be finite, and parameters after each step."""
+    read, backward, stepped, reads = BatchReader.read, torch.Tensor.backward, [0], dict[int, int]()
+
+    def masked(self: BatchReader, *args: Any, **options: Any) -> Any:
+        batch = read(self, *args, **options)
+        reads[id(self)] = reads.get(id(self), -1) + 1
+        if reads[id(self)] % 2 == 0 and "loss_mask" in batch:
+            batch["loss_mask"][...] = 0
+            if self.layout.outputs.ignore_index is not None:
+                batch["labels"][...] = self.layout.outputs.ignore_index
+        return batch
+
+    def check(optimizer: Any, *args: Any) -> None:
+        stepped[0] += 1
+        assert all(p.isfinite().all() for group in optimizer.param_groups for p in group["params"]), stepped
+
+    def checked(loss: torch.Tensor, *args: Any, **options: Any) -> None:
+        assert loss.isfinite()
+        backward(loss, *args, **options)
+
+    BatchReader.read, torch.Tensor.backward = masked, checked  # type: ignore[method-assign, assignment]
+    register_optimizer_step_post_hook(check)
+    space = run_page(page)
+    assert stepped[0] or np.isfinite(space["table"]).all()  # type: ignore[call-overload]
+
+
+LOSSES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("examples/**/*.py"))]
+# A division by the sum of a mask, or the mean that cross_entropy takes of the labels that count.
+NAN = re.compile(r'/ [\w.\["]*(mask|w)[\w"\]]*\.sum\(\)(?!\.clamp)|(?<!_)cross_entropy\((?!.*reduction="none").*labels')
+
+
+def test_no_documented_mean_divides_by_a_count_of_0() -> None:
+    lines = [f"{file.relative_to(ROOT)}: {line.strip()}" for file in LOSSES for line in file.read_text().splitlines()]
+    assert [line for line in lines if NAN.search(line)] == []

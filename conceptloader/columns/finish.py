@@ -27,7 +27,8 @@ from conceptloader.format.spec.columnfile import (
 )
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.manifest import Manifest
-from conceptloader.storage.durable import Spool, require_local, sync_directory, write_file
+from conceptloader.format.spec.paths import Roots
+from conceptloader.storage.durable import Spool, open_own, require_local, require_own, sync_directory, write_file
 from conceptloader.storage.lock import hold, release
 from conceptloader.storage.reads import named, read_at
 from conceptloader.storage.sample import open_sample
@@ -78,10 +79,11 @@ def give_back(dataset: Dataset, name: str, unfinished: Unfinished) -> None:
     """Let writers continue where `finish` was interrupted, or refused, when some files had their final names."""
     unfinished.require_not_finishing()
     for shard in range(dataset.num_shards if len(unfinished.records()) else 0):
-        kind = own_file(dataset.manifest, items_kind(name), shard)
         if not unfinished.has_items(shard):
             with contextlib.suppress(FileNotFoundError):  # another rank was first, or it has none
-                os.rename(dataset.files.roots.resolve(kind), unfinished.items(shard))
+                os.rename(
+                    _own_path(dataset.files.roots, dataset.manifest, items_kind(name), shard), unfinished.items(shard)
+                )
 
 
 class _Finishing:
@@ -163,8 +165,7 @@ class _Finishing:
             return False
         item, path = self.column.itemsize, self._source(shard)
         size, whole, at = (end - first) * item, xxhash.xxh3_64(), 0
-        with named(path, "opened"):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = open_own(self.dataset.path, path)
         try:
             with named(path, "written"):
                 os.ftruncate(descriptor, size)
@@ -240,7 +241,7 @@ class _Finishing:
         return None if own == f"{self.dataset.manifest.shards.path[shard]}.{kind}" else own
 
     def _target(self, kind: str, shard: int) -> str:
-        return self.dataset.files.roots.resolve(own_file(self.dataset.manifest, kind, shard))
+        return _own_path(self.dataset.files.roots, self.dataset.manifest, kind, shard)
 
     def _source(self, shard: int) -> str:
         """Where the items are: at their final place if this was interrupted."""
@@ -253,6 +254,12 @@ def own_file(manifest: Manifest, kind: str, shard: int) -> str:
     prefix = manifest.shards.path[shard]
     elsewhere = os.path.normpath(prefix).startswith(("/", "../"))
     return f"{kind}.{shard:05}" if elsewhere else f"{prefix}.{kind}"
+
+
+def _own_path(roots: Roots, manifest: Manifest, kind: str, shard: int) -> str:
+    path = roots.resolve(own_file(manifest, kind, shard))
+    require_own(roots.directory, os.path.dirname(path))
+    return path
 
 
 def _ranges(records: Any) -> Iterator[tuple[int, int, list[int]]]:
@@ -273,9 +280,10 @@ def remove(path: str | os.PathLike[str], name: str, roots: Sequence[str | os.Pat
     require_local(allowed.directory)
     unfinished, shards = Unfinished(allowed.directory, name), range(len(manifest.shards))
     head, kinds = os.path.join(allowed.directory, column_file(name)), (items_kind(name), holes_kind(name))
-    files = [allowed.resolve(own_file(manifest, kind, shard)) for kind in kinds for shard in shards]
+    files = [_own_path(allowed, manifest, kind, shard) for kind in kinds for shard in shards]
     found = [file for file in (head, *files) if os.path.lexists(file)]
     is_written = os.path.isdir(unfinished.path)
+    require_own(allowed.directory, unfinished.path)
     if not found and not is_written:
         rule = "NAME.column.json of a column, or NAME.column.unfinished"
         raise ConfigError(

@@ -22,7 +22,7 @@ from conceptloader.errors import ConfigError, ReadError
 from conceptloader.format.spec.columnfile import ColumnFile, ItemFiles, column_file
 from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.format.spec.manifest import CREATED_BY
-from conceptloader.storage.durable import make_directories, sync_directory, write_file
+from conceptloader.storage.durable import make_directories, open_own, require_own, sync_directory, write_file
 from conceptloader.storage.lock import NO_LOCKS
 from conceptloader.storage.reads import named, opened, read_file
 
@@ -81,6 +81,7 @@ class Unfinished:
     def agree(self, plan: Plan | None) -> Plan:
         """Begin or continue with this plan, or the one that is there. Raises: ConfigError for another one, or none."""
         target = os.path.join(self.path, _PLAN)
+        require_own(self.directory, target)
         if plan is not None:
             make_directories(self.path)
             write_file(target, dump_json({"format": _FORMAT, "version": 1, **asdict(plan)}), exclusive=True)
@@ -218,9 +219,7 @@ class Unfinished:
         if found is None:
             if len(self._files) >= _MOST_OPEN:
                 os.close(self._files.pop(next(iter(self._files))))
-            with named(self.items(shard), "written"):
-                found = os.open(self.items(shard), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            self._files[shard] = found
+            found = self._files[shard] = open_own(self.directory, self.items(shard))
         return found
 
     def _close_files(self) -> None:
@@ -232,12 +231,12 @@ class Unfinished:
         """This writer's log, locked as long as it is open."""
         if self._log is None:
             self._log_path = os.path.join(self.path, f"{secrets.token_hex(8)}.log")
+            self._log = open_own(self.directory, self._log_path, os.O_EXCL)
+            try:
+                fcntl.flock(self._log, fcntl.LOCK_EX)
+            except OSError as error:
+                self._say_without_locks(error)
             with named(self._log_path, "written"):
-                self._log = os.open(self._log_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-                try:
-                    fcntl.flock(self._log, fcntl.LOCK_EX)
-                except OSError as error:
-                    self._say_without_locks(error)
                 sync_directory(self.path)
             self.require_not_finishing()  # who begins to finish from now on finds this log
         return self._log

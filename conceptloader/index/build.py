@@ -32,7 +32,7 @@ from conceptloader.index.reader import (
     source_fingerprint,
 )
 from conceptloader.ingest.database import PROBLEM, database, load
-from conceptloader.storage.durable import TEMPORARY, completed, make_directories, require_local, write_file
+from conceptloader.storage.durable import TEMPORARY, completed, make_directories, require_local, require_own, write_file
 from conceptloader.storage.lock import build_lock
 
 _ROW_GROUP = 1 << 14  # an answer reads at least as many rows of each shard
@@ -66,6 +66,7 @@ def build_index(
     _check_track(dataset, track)
     directory = index_directory(dataset.path, track)
     check_task(task)
+    require_own(dataset.path, directory)
     with build_lock(directory, shared=task is not None):
         if rebuild:
             if task is not None:

@@ -8,7 +8,9 @@ import errno
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,44 @@ def require_local(path: str) -> None:
         url = masked(f"{found['scheme']}://{found['rest']}")
         fix = "write to a disk, and copy the complete output there (aws s3 cp, rclone copy): nothing was written"
         raise ConfigError("output", f"the URL {url}", "a path on a disk", fix)
+
+
+def require_own(directory: str, path: str) -> None:
+    """Raise ConfigError for a file or folder that is below `directory` by its name alone.
+
+    A dataset is data: a link that it was shipped with leads wherever its maker wanted something written or removed.
+    """
+    for name in [*accumulate(os.path.relpath(path, directory).split(os.sep), os.path.join)]:
+        at = os.path.join(directory, name)
+        if name == os.pardir or os.path.islink(at):
+            raise _elsewhere(at)
+
+
+def open_own(directory: str, path: str, flags: int = 0) -> int:
+    """A descriptor to read and write a file below `directory` in its place, made if need be.
+
+    Every file that is written under its final name in a dataset is opened here; all others are renamed to it.
+
+    Raises: ConfigError for a link, also a hard one, ReadError naming the file.
+    """
+    require_own(directory, path)
+    with named(path, "written"):
+        flags |= os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(path, flags, 0o666)
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(descriptor)
+        raise _elsewhere(path)
+    return descriptor
+
+
+def _elsewhere(path: str) -> ConfigError:
+    return ConfigError(
+        path,
+        "a link, or no file of its own",
+        "files and folders of the dataset, which alone are written and removed",
+        f"see where it leads (ls -ld {path}), and remove the link: nothing was written there",
+    )
 
 
 def temporary_name(path: str) -> str:

@@ -16,7 +16,7 @@ import socket
 from collections.abc import Iterator
 
 from conceptloader.errors import ConfigError, ReadError
-from conceptloader.storage.durable import make_directories
+from conceptloader.storage.durable import make_directories, open_own
 from conceptloader.storage.reads import named
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,10 @@ def hold(path: str, taken: str, kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> io
     return file
 
 
+def _open(path: str, flags: int) -> int:
+    return open_own(os.path.dirname(path), path, flags)
+
+
 def release(file: io.FileIO) -> None:
     """Remove a file that is held alone, and close it."""
     with contextlib.suppress(OSError):  # a file that stays keeps nobody out
@@ -70,7 +74,7 @@ def _locked(path: str, taken: str, kind: int) -> io.FileIO:
     directory = os.path.dirname(path)
     while True:
         with named(path, "written"):
-            file = open(path, "a+b", buffering=0)  # noqa: SIM115 - open as long as the lock is held
+            file = open(path, "a+b", buffering=0, opener=_open)  # noqa: SIM115 - open as long as the lock is held
         try:
             fcntl.flock(file, kind)
             with contextlib.suppress(FileNotFoundError):

@@ -19,7 +19,7 @@ from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.viewfile import Runs
 from conceptloader.format.tools.derived import check_new_directory, new_directory
 from conceptloader.format.write.view import write_view
-from conceptloader.storage.durable import make_directories, write_file
+from conceptloader.storage.durable import make_directories, require_own, write_file
 from conceptloader.subset.holds import DocumentTest, TokenTest
 from conceptloader.trace.columns import DocumentColumns
 from conceptloader.trace.ranges import document_ranges
@@ -168,6 +168,7 @@ class _Asking:
         return self._arrow.table(columns).cast(self._schema)
 
     def write_part(self, task: tuple[int, int], progress: Callable[[int, int], None] | None) -> None:
+        require_own(os.path.dirname(self.directory), self.directory)
         make_directories(self.directory)
         sink = self._arrow.BufferOutputStream()
         table = self.find(task, progress)

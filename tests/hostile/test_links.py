@@ -1,0 +1,154 @@
+"""Links that a dataset is shipped with, under every name that a command writes: nothing outside of it changes."""
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+import conceptloader as cl
+from conceptloader.cli import main
+from conceptloader.columns.finish import remove
+from conceptloader.errors import ConceptloaderError
+from conceptloader.testing import random_documents, write_dataset
+from tests.corpora.records import write_rows
+
+_RANDOM = re.compile(r"[0-9a-f]{16}")  # of temporary names and logs, which nobody can ship
+_EVENTS = {"os.rename": 1, "os.mkdir": 0, "os.remove": 0, "os.truncate": 0, "os.link": 1}
+_seen: list[str] | None = None
+
+
+def _hook(event: str, arguments: tuple[object, ...]) -> None:
+    if _seen is not None and (
+        event in _EVENTS or (event == "open" and int(arguments[2] or 0) & (os.O_ACCMODE | os.O_CREAT))
+    ):  # type: ignore[call-overload]
+        _seen.append(
+            os.path.abspath(os.fsdecode(arguments[_EVENTS.get(event, 0)]))
+            if isinstance(arguments[_EVENTS.get(event, 0)], (str, bytes, os.PathLike))
+            else ""
+        )
+
+
+@contextmanager
+def _written(root: Path) -> Iterator[set[str]]:
+    """The names below `root` that are opened for writing, made or replaced in the block, with their folders."""
+    global _seen
+    _seen, found = [], set[str]()
+    try:
+        yield found
+    finally:
+        names = [os.path.relpath(path, root) for path in _seen if path.startswith(f"{root}/")]
+        _seen = None
+        for name in names:
+            parts = name.split("/")
+            found |= {"/".join(parts[:n]) for n in range(1, len(parts) + 1)}
+        found -= {name for name in found if _RANDOM.search(name)}
+
+
+sys.addaudithook(_hook)
+
+
+def _write_column(path: Path) -> None:
+    config = {"seq_len": 16, "datasets": {"a": {"path": str(path)}}, "packing": {}}
+    with (
+        cl.batches(config, micro_batch_size=4, num_samples=40, last_batch="partial") as loader,
+        cl.column_writer(path, "t", "u1", loader=loader) as writer,
+    ):
+        for batch in loader:
+            writer.write(batch, batch["labels"] % 200)
+
+
+def _finish(path: Path) -> None:
+    cl.column_writer(path, "t", "u1").finish(partial=True)
+
+
+def _command(*words: str) -> Callable[[Path], object]:
+    return lambda path: main([word.replace("DS", str(path)).replace("TMP", str(path.parent)) for word in words])
+
+
+COMMANDS: dict[str, tuple[Callable[[Path], object], bool]] = {  # and whether a column was begun before
+    "write": (_write_column, False),
+    "write more": (_write_column, True),
+    "finish": (_finish, True),
+    "remove": (lambda path: remove(path, "t"), True),
+    "index": (_command("index", "DS"), False),
+    "verify": (_command("verify", "DS", "--full"), False),
+    "annotate": (
+        _command(
+            "annotate",
+            "DS",
+            "TMP/spans.jsonl",
+            "--vocabulary",
+            "TMP/names.txt",
+            "--track",
+            "t",
+            "--span-unit",
+            "token",
+            "--out",
+            "DS/new",
+        ),
+        False,
+    ),
+    "subset": (_command("subset", "DS", "--where", "id = 'doc-1'", "--out", "DS/new"), False),
+    "subset --task": (_command("subset", "DS", "--where", "id = 'doc-1'", "--out", "DS/new", "--task", "0/2"), False),
+    "adopt": (_command("adopt", "TMP/raw.bin", "--kind", "flat", "--dtype", "u2", "--out", "DS/new"), False),
+    "inspect": (_command("inspect", "DS", "--random", "1", "--html", "DS/page.html"), False),
+    "exposure": (_command("exposure", "TMP/run.yaml", "--samples", "4", "--out", "DS/rows.jsonl"), False),
+    "init": (_command("init", "DS", "--out", "DS/run.yaml", "--overwrite"), False),
+}
+
+
+def _content(folder: Path) -> dict[str, bytes | None]:
+    return {
+        str(one.relative_to(folder)): one.read_bytes() if one.is_file() else None for one in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_links_of_a_dataset(name: str, link: Callable[[Path, Path], None], tmp_path: Path) -> None:
+    command, begun = COMMANDS[name]
+    path, kept, home = tmp_path / "ds", tmp_path / "kept", tmp_path / "home"
+    write_dataset(path, random_documents(30, seed=1), shards=2)
+    write_rows(tmp_path / "spans.jsonl", [{"id": "doc-1", "spans": [{"start": 0, "end": 1, "concepts": ["x"]}]}])
+    (tmp_path / "names.txt").write_text("x")
+    (tmp_path / "raw.bin").write_bytes(bytes(range(1, 251)) * 500)
+    if name == "verify":  # which writes the checksums of what was adopted
+        shutil.rmtree(path)
+        _command("adopt", "TMP/raw.bin", "--kind", "flat", "--dtype", "u2", "--out", "DS")(path)
+    (tmp_path / "run.yaml").write_text(f"{{seq_len: 8, datasets: {{a: {{path: {path}}}}}}}")
+    if begun:
+        _write_column(path)
+    shutil.copytree(path, kept)
+    with _written(path) as names:
+        command(path)
+    made = tmp_path / "made"
+    path.rename(made)
+    assert names
+    for name in sorted(names):
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(kept, path)
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir()
+        place, like = path / name, kept / name if (kept / name).exists() else made / name
+        if not place.parent.is_dir():
+            place.parent.mkdir(parents=True)
+        shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
+        if like.is_dir():
+            shutil.copytree(like, home / "own")
+            for one in (home / "own").rglob("*"):
+                if one.is_file():
+                    one.write_bytes(b"my own work" * 999)
+        else:
+            (home / "own").write_bytes(b"my own work" * 999)
+        if (home / "own").is_dir() and link is os.link:
+            continue
+        link(home / "own", place)
+        before = _content(home)
+        with suppress(ConceptloaderError):
+            command(path)
+        assert _content(home) == before, name

@@ -55,7 +55,6 @@ print(time.perf_counter() - start, resident_mb() - before, flush=True)
 
 def sparse_corpus(name: str) -> Path:
     """A token stream whose shards are holes: written with one small shard, then adopted by a manifest of 10,000."""
-    sys.path.append(str(Path(__file__).parents[1]))
     from tests.corpora.sparse import sparse_dataset
 
     path = ROOT / name

@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,7 +93,8 @@ STEPS, BATCH = 4, 2
 
 def launches(proof: ModuleType) -> list[Launch]:
     """Steps 0 to 2, then steps 2 and 3 again."""
-    start = RunStart(step=0, consumed=0, batch=[[0, BATCH]], micro_batch_size=2, dp_size=1, seq_len=8, spec="")
+    sizes: dict[str, Any] = {"batch": [[0, BATCH]], "micro_batch_size": 2, "dp_size": 1, "scheme": "strided"}
+    start = RunStart(step=0, consumed=0, seq_len=8, spec="", **sizes)
     made = []
     for number, steps, stop in ((1, (0, 1, 2), 2), (2, (2, 3), None)):
         lines = [

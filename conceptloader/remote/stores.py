@@ -28,9 +28,8 @@ _CREDENTIALS = {
     "public bucket",
     "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_SKIP_SIGNATURE=true for a public "
     "container",
-    "http": "write user and password into the URL",
+    **dict.fromkeys(("http", "https"), "write user and password into the URL"),
 }
-_CREDENTIALS["https"] = _CREDENTIALS["http"]
 FRESH_S = 60.0  # that what fsspec says of an object is taken for true: it takes a request of its own
 _VERSIONS = "ETag", "etag", "mtime", "modified", "LastModified", "last_modified", "updated", "blob_id", "created"
 _owner = 0  # the process that has clients, and whose forked children can have none
@@ -71,25 +70,25 @@ def _first_line(error: Exception) -> str:
 
 
 def store_of(url: str) -> Client:
-    """The client for an object."""
-    parts = urlsplit(url)
-    return _open_store(parts.scheme, f"{parts.scheme}://{parts.netloc}", os.getpid())
-
-
-@lru_cache(maxsize=64)
-def _open_store(scheme: str, root: str, process: int) -> Client:
-    """One store per bucket, container or host. process: stores do not survive a fork."""
+    """The client for an object. Raises ConfigError in a process that was forked from one with clients."""
     global _owner
-    _owner = _owner or process
-    if _owner != process:
+    _owner = _owner or os.getpid()
+    if _owner != os.getpid():
         raise ConfigError(
-            root,
+            url,
             "a process that was forked from one that has read a store, whose clients do not work here",
             "a process with clients of its own",
             "set num_workers=0 (Megatron-LM: --num-workers 0, nanotron: num_loading_workers: 0), pass "
             'multiprocessing_context="forkserver" to a DataLoader of your own, or use make_dataloader, which reads in '
             "threads",
         )
+    parts = urlsplit(url)
+    return _open_store(parts.scheme, f"{parts.scheme}://{parts.netloc}")
+
+
+@lru_cache(maxsize=64)
+def _open_store(scheme: str, root: str) -> Client:
+    """One per bucket, container or host."""
     return _Obstore(scheme, root) if scheme in _CREDENTIALS else _Fsspec(scheme)
 
 
@@ -100,24 +99,22 @@ class _Obstore(Client):
         self._kinds = need("obstore.exceptions", problem)
         self.errors = (self._kinds.BaseError, OSError, ValueError)
         self._scheme, self._root, self._worked = scheme, root, False
-        self._http = scheme in ("http", "https")
-        endpoint = root if self._http else os.environ.get("AWS_ENDPOINT_URL", "")
+        self._http = scheme.startswith("http")
         client: Any = {
             "timeout": timedelta(seconds=30),
             "connect_timeout": timedelta(seconds=10),
-            "allow_http": endpoint.startswith("http://"),
+            "allow_http": (root if self._http else os.environ.get("AWS_ENDPOINT_URL", "")).startswith("http://"),
         }
-        user, at, host = urlsplit(root).netloc.rpartition("@")
-        place = root
-        if self._http and at:  # obstore would ignore them there, and show them in its errors
+        user, _, host = urlsplit(root).netloc.rpartition("@")
+        if self._http and user:  # obstore would ignore them in the URL, and show them in its errors
             basic = base64.b64encode(unquote(user).encode()).decode()
-            place, client["default_headers"] = f"{scheme}://{host}", {"authorization": f"Basic {basic}"}
+            root, client["default_headers"] = f"{scheme}://{host}", {"authorization": f"Basic {basic}"}
         try:
             store = need("obstore.store", problem)
             # from_url takes the http(s) of some hosts for those of a cloud's store.
             opened = store.HTTPStore if self._http else store.from_url
             # No retries here: those are the caller's, which logs them.
-            self._store = opened(place, client_options=client, retry_config={"max_retries": 0})
+            self._store = opened(root, client_options=client, retry_config={"max_retries": 0})
         except Exception as error:  # whatever the backends raise for their configuration
             raise ConfigError(
                 root, f"cannot be opened: {_first_line(error)}", fix=f"check the URL, and {_CREDENTIALS[scheme]}"

@@ -14,7 +14,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ReadError
-from conceptloader.remote import stores
+from conceptloader.remote import objects
 from conceptloader.storage import reads as io
 from conceptloader.storage.objects import Part
 from tests.corpora.variants import Variant, everything
@@ -135,7 +135,7 @@ def store(dataset: Path) -> Target:
     def run(_directory: Path, data: bytes) -> None:
         with pytest.MonkeyPatch.context() as patch:
             answers = Answers(dataset.parent, data)
-            patch.setattr(stores, "_open_store", lambda scheme, root, process: answers)
+            patch.setattr(objects, "store_of", lambda url: answers)
             patch.setattr(io, "BACKOFF_S", (0.0,) * 4)
             assert read(f"fuzz://bucket/{dataset.name}") == wanted
 

@@ -136,7 +136,7 @@ def test_workers_of_a_dataloader(local: Path, server: Server) -> None:
     def workers(method: str) -> list[Any]:
         return list(DataLoader(samples, num_workers=1, multiprocessing_context=method, timeout=60, **options))
 
-    with pytest.raises(Exception, match=r"s3://\w+: found a process that was forked.*set num_workers=0"):
+    with pytest.raises(Exception, match=r"s3://.+: found a process that was forked.*set num_workers=0"):
         workers("fork")
     wanted = DataLoader(SampleDataset(configuration(local, str(local)), num_samples=24), **options)
     for found in (workers("forkserver"), DataLoader(samples, **options)):

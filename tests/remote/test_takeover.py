@@ -71,7 +71,7 @@ def assert_equal(found: dict[str, list[Any]], batches: int) -> None:
 
 
 FORKED = (
-    r"s3://\w+: found a process that was forked.*set num_workers=0 \(Megatron-LM: --num-workers 0, nanotron: num_load"
+    r"s3://.+: found a process that was forked.*set num_workers=0 \(Megatron-LM: --num-workers 0, nanotron: num_load"
 )
 
 

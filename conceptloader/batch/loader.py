@@ -55,8 +55,8 @@ class BaseLoader(Shown, Generic[B]):
         epoch_samples: A loop ends at each multiple of it, counted from where the run was continued with
             `continue_from`, and `len` counts its micro batches; by default the run is one epoch. The order runs through
             epochs of this kind: they divide nothing else.
-        last_batch: What happens to a last global batch that is not full: "drop", "wrap" or "partial"; by default
-            "partial" with order sequential, so that every window is read once, else "drop".
+        last_batch: What happens to a last global batch that is not full: "drop" or "partial", with order sequential
+            also "wrap"; by default "partial" with order sequential, so that every window is read once, else "drop".
         scheme: How ranks share a global batch: "strided" or "contiguous". See conceptloader.adapters.Partition.
         device: Of the tensors that are yielded, by default the CPU. Arrays of numpy have none.
         batch_transform: Called with each batch, concurrently in the reader threads; what it returns is yielded.

@@ -100,7 +100,13 @@ class TrainingRun:
         self.last_batch: LastBatch = last_batch or ("partial" if self.passes else "drop")
         self.epoch_samples = None if epoch_samples is None else as_count(epoch_samples, "epoch_samples")
         self._check_epochs(self._rule)
-        self._check_end_known(self.blend)
+        if self.last_batch == "wrap" and not self.passes:
+            raise ConfigError(
+                "last_batch",
+                "wrap with a shuffled order",
+                "drop or partial",
+                "set last_batch: drop or partial, or order: sequential",
+            )
         self._has_limits = any(one.max_epochs is not None for one in self.blend.config.datasets.values())
         self.acknowledges = False  # True: `trained` moves by `acknowledge` alone
         self.on_the_way = 0  # samples beyond the batch that is yielded, of which copies are under way
@@ -147,18 +153,6 @@ class TrainingRun:
                     f"a multiple of the {batch} samples of a step",
                     f"set epoch_samples to {self.epoch_samples // batch * batch or batch}",
                 )
-
-    def _check_end_known(self, blend: Blend) -> None:
-        """Raise ConfigError where the run would end with its first samples, and their order is not kept."""
-        live = blend.spec.live or blend.spec.origin or blend.config.mixing
-        if live and self.last_batch == "wrap" and self.num_samples is not None:
-            raise ConfigError(
-                "last_batch",
-                "wrap in a run whose weights are set live",
-                "drop or partial",
-                "set last_batch: drop or partial, since the first samples, which end the last batch, are "
-                "not known any more by then",
-            )
 
     def _check_end(self) -> None:
         if self.num_samples is None or self._missing is not None:
@@ -451,7 +445,6 @@ class TrainingRun:
         allow = None if "mixing" in allowed else self.entry.allowing(["mixing"])
         found = None if new_stage else saved.more.get("mixing")
         mixing = open_mixing(blend, self.entry, found, allow)
-        self._check_end_known(blend)
         if self.end is not None:
             blend.order.check_run(self.end)
         reader, count_start = read(blend), saved.count("count_start", where, 0)
@@ -538,7 +531,6 @@ class TrainingRun:
         start, blend = new_weights(self.blend, weights, self.plan, self.edge, at, self.trained)
         if self.end is not None:
             blend.order.check_run(self.end)
-        self._check_end_known(blend)
         return start, blend
 
     def observe(

@@ -39,8 +39,8 @@ class Loader(BaseLoader[TensorBatch]):
         epoch_samples: A loop ends at each multiple of it, counted from where the run was continued with
             `continue_from`, and `len` counts its micro batches; by default the run is one epoch. The order runs through
             epochs of this kind: they divide nothing else.
-        last_batch: What happens to a last global batch that is not full: "drop", "wrap" or "partial"; by default
-            "partial" with order sequential, so that every window is read once, else "drop".
+        last_batch: What happens to a last global batch that is not full: "drop" or "partial", with order sequential
+            also "wrap"; by default "partial" with order sequential, so that every window is read once, else "drop".
         scheme: How ranks share a global batch: "strided" or "contiguous". See conceptloader.adapters.Partition.
         device: Of the tensors that are yielded, by default the CPU. For a CUDA device the next batch is copied, from
             pinned memory, while the device works on the current one.

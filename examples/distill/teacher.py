@@ -24,11 +24,8 @@ def trained(datasets: dict[str, Any], steps: int) -> GPT:
 @torch.no_grad()
 def write(path: Path, model: GPT, rank: int, ranks: int) -> None:
     """One rank's part of the columns. Started again after a kill, it computes what is not there yet."""
-    config = {"seq_len": SEQ_LEN, "seed": 5, "datasets": {"code": {"path": str(path)}}, "packing": {}}
-    samples = cl.open_blend(config).order.sizes[0]
-    loader = cl.make_dataloader(
-        config, micro_batch_size=16, dp_rank=rank, dp_size=ranks, num_samples=samples, last_batch="wrap"
-    )
+    config = {"seq_len": SEQ_LEN, "datasets": {"code": {"path": str(path)}}, "packing": {}, "order": "sequential"}
+    loader = cl.make_dataloader(config, micro_batch_size=16, dp_rank=rank, dp_size=ranks, last_batch="wrap")
     ids, logprobs = (cl.column_writer(path, name, *COLUMNS[name], loader=loader, keep=True) for name in COLUMNS)
     with loader, ids, logprobs:
         for batch in loader:

@@ -196,7 +196,7 @@ def test_the_position_cannot_be_set_by_hand(config):
 # length
 
 
-@pytest.mark.parametrize("tail", ["drop", "wrap", "partial"])
+@pytest.mark.parametrize("tail", ["drop", "partial"])
 @pytest.mark.parametrize("num_samples", [48, 50, 95, 149])
 def test_the_length_is_that_of_the_whole_run_wherever_it_stands(config, num_samples, tail):
     options = {
@@ -215,6 +215,11 @@ def test_the_length_is_that_of_the_whole_run_wherever_it_stands(config, num_samp
         resumed.load_state_dict(whole.state_dict_at(consumed))
         assert len(resumed) == length
         assert len(list(resumed)) == length - consumed // group
+
+
+def test_a_shuffled_run_does_not_end_with_its_first_samples(config):
+    with raises(ConfigError, "last_batch", "wrap with a shuffled order", fix="order: sequential"):
+        make(config, num_samples=50, last_batch="wrap")
 
 
 def test_a_run_without_end_has_no_length_and_is_true(config):

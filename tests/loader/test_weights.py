@@ -208,23 +208,6 @@ def test_limits_of_epochs_hold(config: Any) -> None:
         loader.set_weights({"a": 1})
 
 
-def test_an_end_of_first_samples(config: Any) -> None:
-    """`wrap` repeats them, and what they were is not kept."""
-    options = {"num_samples": 77, "last_batch": "wrap"}
-    loader = make(config, **options)
-    rows(loader, 2)
-    with raises(ConfigError, "last_batch", "weights are set live"):
-        loader.set_weights({"a": 1})
-    other = make(config)
-    rows(other, 2)
-    other.set_weights({"a": 1})
-    with raises(ConfigError, "last_batch"):
-        loader.load_state_dict(other.state_dict())
-    assert len(rows(loader)) == 40 - 4
-    with raises(ConfigError, "last_batch"):
-        make({**config, "mixing": {"odm": {}}}, **options)
-
-
 def test_an_order_without_weights(config: Any) -> None:
     for entry in config["datasets"].values():
         del entry["weight"]

@@ -309,7 +309,7 @@ def check_run(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, blend: cl
     for number in range(resumes + 1):
         groups = [(m, n) for n in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 12)]
         size, ranks = draw(st.sampled_from([(m, n) for m, n in groups if BATCH % (m * n) == at % BATCH % (m * n) == 0]))
-        end, tail = None, draw(st.sampled_from(["drop", "partial", *(() if oracle.live or learned else ("wrap",))]))
+        end, tail = None, draw(st.sampled_from(["drop", "partial"]))
         if number == resumes and draw(st.booleans()):
             end = draw(st.integers(max(at + 1, 2 * BATCH), at + 50))
         loaders = [
@@ -386,7 +386,7 @@ def samples_to(end: int, tail: str, rule: Sequence[tuple[int, int]]) -> list[int
     """Positions of a run of `end` samples."""
     first, last = next((first, last) for first, last in reference.steps(rule) if last >= end)
     whole = last if last == end else first
-    return list(range({"drop": whole, "wrap": last, "partial": end}[tail]))
+    return list(range({"drop": whole, "partial": end}[tail]))
 
 
 def set_weights(draw: st.DrawFn, oracle: Oracle, loaders: list[Any], at: int, group: int) -> Oracle:
@@ -446,8 +446,7 @@ def check_evaluation(draw: st.DrawFn, oracle: Oracle, blend: cl.Blend) -> int:
 def check_wrap(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, blend: cl.Blend) -> int:
     """The last batch of a run that ends after an exclusion, padded with samples from before it."""
     end = max(entry.get("at", 0) for entry in config["exclude"]) + draw(st.integers(1, BATCH))
-    if config["order"] == "sequential":
-        end = min(end, sum(oracle.sizes.values()))
+    end = min(end, sum(oracle.sizes.values()))
     first, options = (end - 1) // BATCH * BATCH, {"num_samples": end, "last_batch": "wrap"}
     with cl.make_dataloader(blend, micro_batch_size=BATCH, consumed_samples=first, **options) as loader:
         [batch] = loader
@@ -458,10 +457,10 @@ def check(draw: st.DrawFn, config: dict[str, Any]) -> int:
     """Returns the number of samples that were compared."""
     oracle, blend = Oracle(config), cl.open_blend(config)
     assert list(oracle.sizes.values()) == list(blend.order.sizes)
-    wrapped = check_wrap(draw, config, oracle, blend) if config["exclude"] else 0
     if config["order"] == "sequential":
+        wrapped = check_wrap(draw, config, oracle, blend) if config["exclude"] else 0
         return wrapped + check_evaluation(draw, oracle, blend)
-    return wrapped + check_far(draw, config, oracle, blend) + check_run(draw, config, oracle, blend)
+    return check_far(draw, config, oracle, blend) + check_run(draw, config, oracle, blend)
 
 
 @contextmanager

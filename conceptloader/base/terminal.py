@@ -8,7 +8,9 @@ import json
 import re
 
 _JOINERS = "\u200c\u200d"  # zero width: not to be joined, and to be joined
-_PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s]*@")
+# Of URLs, but for an environment variable that stands in for it.
+_PASSWORD = re.compile(r"(://[^/\s:@]*):(?!\$\{\w+\}@)[^/\s]*@")
+_QUERY = re.compile(r"(?<=[?&])([\w.~%-]+)=(?!\$\{\w+\})[^&\s'\",;]+")
 
 
 def printable(text: str, width: int | None = None, keep: str = "") -> str:
@@ -38,8 +40,8 @@ def counted(number: int, noun: str) -> str:
 
 
 def masked(text: str) -> str:
-    """Text without the passwords of URLs, scheme://user:password@host, for messages and logs."""
-    return _PASSWORD.sub(r"\1:***@", text) if "://" in text else text
+    """Text without the passwords of URLs, scheme://user:password@host/path?key=password, for messages and logs."""
+    return _QUERY.sub(r"\1=***", _PASSWORD.sub(r"\1:***@", text)) if "://" in text else text
 
 
 def printable_json(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from conceptloader.base.strict import build
 from conceptloader.base.yamlfile import read_yaml
-from conceptloader.blend.schema import Config
+from conceptloader.blend.schema import Config, GivenPath
 from conceptloader.errors import ConfigError
 
 _VARIABLE = re.compile(r"\$?\$\{(?:(\w+)\})?")
@@ -59,10 +59,14 @@ def _checked(data: Any, defaults: Mapping[str, Any] | None) -> Config:
 
 def _resolved(config: Config, base: Path) -> Config:
     def absolute(path: str, key: str) -> str:
-        path = _VARIABLE.sub(partial(_value, key), path)
+        given, path = path, _VARIABLE.sub(partial(_value, key), path)
         if "\0" in path:
             raise ConfigError(key, repr(path), "a path, which holds no byte 0", f"remove the byte 0 from {key}")
-        return path if "://" in path else os.path.abspath(base / os.path.expanduser(path))
+        if "://" in path:
+            return GivenPath(path, given if "${" in given else None)
+        if not os.path.isabs(path := os.path.expanduser(path)):
+            given = os.path.join(os.path.abspath(base).replace("${", "$${"), given)
+        return GivenPath(os.path.abspath(base / path), given if _VARIABLE.search(given) else None)
 
     return config.with_paths(absolute)
 

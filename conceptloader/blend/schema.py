@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from conceptloader.base.checks import falls
 from conceptloader.base.strict import Count, Natural, Positive, Rule, Section, plain, unknown, within
+from conceptloader.base.terminal import masked
 from conceptloader.blend.add_ons import ADD_ONS, add_on
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.kernels.arrays import LossWeight as LossWeight
@@ -18,6 +19,17 @@ from conceptloader.order.progress.spec import Overflow
 from conceptloader.order.skips import Skip
 
 MAX_BINS = 4096
+
+
+class GivenPath(str):
+    """A path of a configuration, absolute. given: as it is written there, with ${NAME}; None if it has none."""
+
+    given: str | None
+
+    def __new__(cls, path: str, given: str | None = None) -> "GivenPath":
+        made = super().__new__(cls, path)
+        made.given = given
+        return made
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -306,8 +318,13 @@ class Config(Section):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data of which `load_config` makes an equal configuration; keys without a value are omitted."""
-        data: dict[str, Any] = plain(self.with_paths(lambda path, key: path.replace("${", "$${")))
+        """Plain data of which `load_config` makes an equal configuration; keys without a value are omitted.
+
+        ${NAME} stays, and passwords that URLs hold are masked: what runs keep travels with checkpoints.
+        """
+        data: dict[str, Any] = plain(
+            self.with_paths(lambda path, key: masked(getattr(path, "given", None) or path.replace("${", "$${")))
+        )
         return data
 
     def _check_datasets(self) -> None:

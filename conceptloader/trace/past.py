@@ -290,6 +290,10 @@ class _Past:
         places = [(name, entry.path) for name, entry in config.datasets.items()]
         key = tuple(places), config.allowed_roots
         if key not in self._datasets:
+            for name, path in places:
+                if "://" in path and "***" in path:
+                    fix = "give CONFIG, and write a password there as ${NAME}, a variable that the log keeps"
+                    raise ConfigError(f"datasets.{name}", path, "a URL with its password, which no run log has", fix)
             self._datasets[key] = open_datasets(config)
         return self._datasets[key]
 

@@ -1,4 +1,6 @@
 import dataclasses
+import json
+import pickle
 import re
 import subprocess
 import sys
@@ -106,6 +108,38 @@ def test_variables_in_paths(tmp_path, monkeypatch):
         load_config(web(path="${EMPTY}/web"))
     with raises(ConfigError, "datasets.web.path", "${LOST}, an environment variable that is unset"):
         load_config(web(path="${LOST}/web"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "${STORE}/web",
+        "${STORE}/${NAME}/$${x}",
+        "http://bob:${NAME}@host/a?sig=${NAME}",
+        "${DISK}/a",
+        "${NAME}/a",
+        "~/${NAME}",
+    ],
+)
+def test_plain_data_has_variables_by_their_names(path, tmp_path, monkeypatch):
+    """Their values, such as passwords of stores, are not in a run log, which travels with checkpoints."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"STORE": "http://bob:s3cret@host", "DISK": "/s3cret", "NAME": "s3cret"}.items():
+        monkeypatch.setenv(name, value)
+    config = load_config({**web(path=path), "allowed_roots": [path], "replay": path}, base_dir=tmp_path / "${x}")
+    assert "s3cret" in config.datasets["web"].path
+    plain = config.to_dict()
+    assert "s3cret" not in json.dumps(plain)
+    assert "${" in plain["datasets"]["web"]["path"]
+    assert load_config(yaml.safe_load(yaml.safe_dump(plain))) == config
+    assert pickle.loads(pickle.dumps(config)).to_dict() == plain == load_config(plain).to_dict()
+
+
+@pytest.mark.parametrize("url", ["http://bob:s3cret@host/web", "https://host/web?sig=s3cret&x=1", "s3://id:s3cret@b/w"])
+def test_plain_data_has_no_passwords_of_urls(url):
+    said = load_config(web(path=url)).to_dict()["datasets"]["web"]["path"]
+    assert "s3cret" not in said
+    assert "***" in said
 
 
 def test_defaults_fill_gaps_only():

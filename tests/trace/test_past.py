@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import conceptloader as cl
+from conceptloader.base.hashing import fingerprint
 from conceptloader.batch_log.record import FOLDER
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
@@ -506,3 +507,17 @@ def test_a_run_log_of_another_name_is_not_taken_for_that_in_its_folder(tmp_path:
     absent = tmp_path / "log" / "second"  # its folder has a log, of another run
     with raises(ConfigError, absent / FILE_NAME, "no start of a run"):
         open_run(log=absent)
+
+
+def test_a_url_whose_password_no_log_has(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "web", random_documents(9, seed=1))
+    with cl.batches({"seq_len": 8, "datasets": {"web": {"path": str(tmp_path / "web")}}}, micro_batch_size=1) as loader:
+        loader.log_start(tmp_path, 0)
+    log = tmp_path / FILE_NAME
+    text = log.read_text()
+    (line,) = [one for one in map(json.loads, text.splitlines()) if one["kind"] == "config"]
+    changed = {**line["config"], "datasets": {"web": {"path": "https://me:***@host/web"}}}
+    was, now = (json.dumps(one, separators=(",", ":")) for one in (line["config"], changed))
+    log.write_text(text.replace(was, now).replace(line["hash"], fingerprint(changed)))
+    with raises(ConfigError, "datasets.web", "https://me:***@host/web", fix="give CONFIG"):
+        open_run(log=tmp_path)

@@ -224,8 +224,8 @@ class _Past:
         return Run(blend=blend, history=self.runs.history.part(segments), first=first, stop=stop)
 
     def _blend(self, spec: OrderSpec, start: RunStart) -> Blend:
-        own = self._config(start)
-        key = spec.hash, id(own)
+        own, last = self._config(start), start == self.runs.starts[-1]
+        key = spec.hash, id(own), last
         if key not in self._blends:
             if own is None:
                 raise ConfigError(
@@ -235,7 +235,7 @@ class _Past:
                     "ask about steps of other launches, or with --planned (planned=True) about the configuration",
                 )
             try:
-                config, datasets = self._data(own, spec, start == self.runs.starts[-1])
+                config, datasets = self._data(own, spec, last)
                 excluded = self._excluded(spec, [own, self.given] if self.given else [own], datasets)
             except ConceptloaderError as error:
                 raise error.within(f"{self.runs.path}, launch of step {start.step} ({start.time})") from error

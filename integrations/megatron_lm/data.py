@@ -21,7 +21,16 @@ from conceptloader.run.training import TrainingRun
 
 from . import MEGATRON
 from .batches import SplitIterator, Tensors, cut, merge_samples, require_same_data, share, takes_tokens
-from .dataset import ENDLESS, ConceptDataset, Field, SampleRules, data_loader, fields_of, stock_fields
+from .dataset import (
+    ENDLESS,
+    ConceptDataset,
+    Field,
+    SampleRules,
+    SecondTraining,
+    data_loader,
+    fields_of,
+    stock_fields,
+)
 from .options import TOKENIZER, Stage, check_evaluation, in_place, load_configs, refused
 from .past import EVALUATION, OWN_SCRIPT, check_migrated, resume_run
 from .splits import OurSplit, open_evaluation, with_one_layout
@@ -39,6 +48,7 @@ class MegatronData:
         dataset_config: Megatron's GPTDatasetConfig, which says what a sample holds. Its blend is used without a YAML,
             and with `order: megatron`.
         sizes: train, valid and test samples of the run; 0 for none, None for one pass in order (--full-validation).
+            Without training samples the data are an evaluation's, which has no position and no state.
         micro_batch_size: samples of a micro batch.
         valid: YAML of the validation data; without it and `test`, `split`, as in --split, cuts both off the training
             data.
@@ -51,9 +61,11 @@ class MegatronData:
             state.
         pipeline_layout: the model's own, which says where layers of multi-token prediction are.
         entry: what the caller carries out.
+        trains: false if other data are the run's training; the training dataset of these raises when it is read.
 
     Attributes:
-        run: the account of the run; None with `order: megatron`, whose samples are those of Megatron's index files.
+        run: the account of the run; None with `order: megatron`, whose samples are those of Megatron's index files, and
+            without a training.
 
     Raises:
         ResumeError: What determined consumed samples has changed, see `continued`.
@@ -78,6 +90,7 @@ class MegatronData:
         accept: Collection[str] = (),
         pipeline_layout: Any = None,
         entry: Entry = OWN_SCRIPT,
+        trains: bool = True,
     ) -> None:
         warn_untested("megatron-core", __version__)
         if hasattr(dataset_config, "fim_rate"):  # a GPTFIMDatasetConfig, which only custom scripts get to here
@@ -86,24 +99,27 @@ class MegatronData:
         self.micro_batch_size, self.stage, self.pipeline_layout = micro_batch_size, Stage(stage), pipeline_layout
         self.rules = SampleRules.of(dataset_config, pad=-1)  # each dataset chooses its padding token itself
         self._accept, self._readers = accept, list[Any]()  # readers of the training
+        self.trains = trains and sizes[0] != 0
         files: dict[str, Any] = {"config": config, "valid": valid, "test": test, "split": split}
         if config is None:
             files |= in_place(dataset_config, saved, consumed, accept)
         train, self.valid, self.test = self._open(files, named=config is not None)
         self.run: TrainingRun | None = None
-        if isinstance(train, StockSplit):
-            self.count_start = check_migrated(train, saved, consumed, accept)
-        else:
-            dp_size = parallel_state.get_data_parallel_world_size()
-            partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size, scheme="contiguous")
-            self.run = run = TrainingRun(train.blend, entry, partition=partition, rule=None, allow_changed=accept)
-            resume_run(run, saved, consumed, accept)
-            run.require_known()
-            run.followers.append(self._follow)
-            run.dp_rank = parallel_state.get_data_parallel_rank()
-            self.count_start, train = run.count_start, replace(train, blend=run.blend)
+        self.count_start = 0
+        if isinstance(train, OurSplit):
+            if self.trains:
+                dp_size = parallel_state.get_data_parallel_world_size()
+                partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size, scheme="contiguous")
+                self.run = run = TrainingRun(train.blend, entry, partition=partition, rule=None, allow_changed=accept)
+                resume_run(run, saved, consumed, accept)
+                run.require_known()
+                run.followers.append(self._follow)
+                run.dp_rank = parallel_state.get_data_parallel_rank()
+                self.count_start, train = run.count_start, replace(train, blend=run.blend)
             train, *evaluated = with_one_layout([train, *self.valid, *self.test])
             self.valid, self.test = evaluated[: len(self.valid)], evaluated[len(self.valid) :]
+        elif self.trains:
+            self.count_start = check_migrated(train, saved, consumed, accept)
         self.train: SampleSource = train
         self.fields = self._fields()
         opened = {"train": [train], "valid": self.valid, "test": self.test}
@@ -118,7 +134,7 @@ class MegatronData:
         train: SampleSource
         valid: list[Any]
         test: list[Any]
-        configs = load_configs(**files, seq_length=rules.seq_length, seed=given.random_seed)
+        configs = load_configs(**files, seq_length=rules.seq_length, seed=given.random_seed, trains=self.trains)
         for config, split in zip(configs[1:], ("valid", "test"), strict=True):
             if config is not None and files[split] is not None:
                 EVALUATION.check(config)
@@ -146,7 +162,7 @@ class MegatronData:
                     "omit --conceptloader-valid-config, --conceptloader-test-config and split, and keep the "
                     "--split of the run so far",
                 )
-            train, *taken = open_taken_over(configs[0], given, sizes, rules)
+            train, *taken = open_taken_over(configs[0], given, sizes, rules, self.trains)
             valid, test = ([] if one is None else [one] for one in taken)
         else:
             if named and (given.blend or given.blend_per_split):
@@ -186,6 +202,11 @@ class MegatronData:
                 f"omit {aligned[0]} from outputs.fields",
             )
         return fields
+
+    @property
+    def shapes(self) -> tuple[Any, ...]:
+        """What ranks that read nothing have to know of a micro batch."""
+        return self.fields, self.rules.inter_document_masking and self.rules.seq_length
 
     @property
     def spec(self) -> OrderSpec:
@@ -244,7 +265,7 @@ class MegatronData:
             ConfigError: If the run is longer than the data may give.
         """
         first += self.count_start
-        if self.sizes[0] and self.sizes[0] != ENDLESS:  # whose end has been checked
+        if self.trains and self.sizes[0] and self.sizes[0] != ENDLESS:  # whose end has been checked
             self.train.check(first + self.sizes[0])
         reads = parallel_state.get_tensor_model_parallel_rank() == 0
         asked = is_built_on_rank() if is_built_on_rank else takes_tokens(self.pipeline_layout, vp_stage)
@@ -256,6 +277,8 @@ class MegatronData:
             if not (tokens or concepts):
                 return None
             size, reader = self.sizes[split.value], opened.reader(concepts)
+            if split == Split.train and not self.trains:
+                reader = SecondTraining()
             if size is None or isinstance(opened, StockSplit):  # Megatron's indices are longer than it asks for
                 size = opened.one_pass
             if split == Split.train:

@@ -191,6 +191,19 @@ class Reader(Protocol):
     def read(self, samples: npt.NDArray[np.uint64]) -> Batch: ...
 
 
+class SecondTraining:
+    """Reads no training data: those of a builder after the one whose training data are the run's."""
+
+    def read(self, samples: npt.NDArray[np.uint64]) -> Batch:
+        """Raises ConfigError: a script may ask for them, but not train on them."""
+        raise ConfigError(
+            "training data",
+            "those of a second builder",
+            "those of the first builder that is asked for training samples: a run has one order and one state",
+            "give the builder of validation data the size 0 for training, or call it after the other",
+        )
+
+
 class ConceptDataset(MegatronDataset):  # type: ignore[misc]
     """`num_samples` samples of an order, from sample `first` of it on. Building one reads no data.
 

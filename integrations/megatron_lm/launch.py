@@ -5,6 +5,7 @@ Each patch is a method of Run, and Run calls MegatronData, which has the samples
 """
 
 import dataclasses
+import json
 import logging
 import sys
 from argparse import Namespace
@@ -29,6 +30,7 @@ from .data import MegatronData
 from .dataset import ENDLESS, SFT
 from .options import take_options
 from .past import MEGATRON_LM, saved_in_log
+from .splits import OurSplit
 from .steps import first_sample, last_sample, plan_of
 
 logger = logging.getLogger(__name__)
@@ -38,17 +40,19 @@ NOT_STARTED = "start the script with conceptloader.launch, or call install() at 
 
 @dataclasses.dataclass
 class Run:
-    """The run of this process. `data` is there once Megatron has asked for its datasets.
+    """The run of this process. `data` is there once Megatron has asked for its training data.
 
     given: arguments of MegatronData, as the command line says. saved: conceptloader's state in the checkpoint that was
-    loaded. args: Megatron's arguments that `data` belong to; others are another start of the training in this process
-    (--inprocess-restart). mock: Megatron keeps its --mock-data. The others are for observers, see `took`.
+    loaded. args: Megatron's arguments that `opened` belongs to; others are another start of the training in this
+    process (--inprocess-restart). opened: all data, by what a builder says of them: a script may have several, and
+    virtual stages ask for the same. mock: Megatron keeps its --mock-data. The others are for observers, see `took`.
     """
 
     given: Mapping[str, Any]
     saved: dict[str, Any] | None = None
     data: MegatronData | None = None
     args: Namespace | None = None
+    opened: dict[str, MegatronData] = dataclasses.field(default_factory=dict)
     mock: bool = False
     losses: DatasetLosses | None = None  # of the step, with a mixing
     observers: Sequence[Observer] = ()
@@ -72,16 +76,19 @@ class Run:
                 "omit --dataloader-type: the configuration's order shuffles, repeats, resumes and can be traced",
             )
         first = first_sample(args)
-        data = self.data if self.args is args else None
-        if data is None or data.consumed != args.consumed_train_samples:
-            data = self.open(args, config, builder.sizes)
+        if any(one.consumed != args.consumed_train_samples for one in self.opened.values()) or self.args is not args:
+            self.args, self.opened, self.data = args, {}, None
+        said = [vars(config), *builder.sizes]
+        key = json.dumps(said, default=lambda one: getattr(one, "unique_identifiers", None) or repr(one))
+        data = self.opened.get(key) or self.open(args, config, builder.sizes)
+        self.opened[key] = data
         # pretrain_gpt.py gives partial(is_dataset_built_on_rank, vp_stage=...)
         vp_stage = getattr(builder.is_built_on_rank, "keywords", {}).get("vp_stage")
         return data.datasets(is_built_on_rank=builder.is_built_on_rank, vp_stage=vp_stage, first=first)
 
     def open(self, args: Namespace, config: Any, sizes: Sequence[int | None]) -> MegatronData:
         """Open the data from the position of `args` on. config: GPTDatasetConfig."""
-        self.data = data = MegatronData(
+        data = MegatronData(
             **self.given,
             dataset_config=config,
             sizes=sizes,
@@ -90,11 +97,30 @@ class Run:
             consumed=args.consumed_train_samples,
             saved=self.saved or saved_in_log(args, self.given["accept"]),
             entry=MEGATRON_LM,
+            trains=self.data is None,
         )
         data.check_tokenizer(getattr(args, "padded_vocab_size", None))
         check_attention(args, data)
+        for other in self.opened.values():
+            if other.shapes != data.shapes:
+                raise ConfigError(
+                    "BlendedMegatronDatasetBuilder",
+                    "tensors of other shapes than those of the builder before",
+                    "the same for training and evaluation",
+                    "get both from one builder, or set max_spans and max_concepts of the tracks and one sequence "
+                    "length",
+                )
+        if isinstance(data.train, OurSplit):
+            data.sizes = [ENDLESS if size else size for size in sizes]  # sizes are as if batches never changed
+        if data.trains:
+            self.start(args, data, sizes[0])
+        return data
+
+    def start(self, args: Namespace, data: MegatronData, size: int | None) -> None:
+        """Let `data` be those of the training, `size` samples in Megatron's words."""
+        self.data = data
         plan, run = plan_of(args, data.count_start), data.run
-        end = last_sample(args, plan, data.count_start, sizes[0])
+        end = last_sample(args, plan, data.count_start, size)
         if run is None and end is not None and end > data.train.one_pass:
             logger.warning(
                 "order: megatron: the run needs %d samples and Megatron's index files hold %d: it will stop there, "
@@ -109,11 +135,10 @@ class Run:
                     "pass --num-workers 0",
                 )
             run.stand_at(plan, end)
-            data.sizes = [ENDLESS if size else size for size in sizes]  # sizes are as if batches never changed
             if args.rank == 0:
                 run.blend.look_ahead(run.trained)
         self.note(data, args, plan)
-        self.args, self.reader = args, None
+        self.reader = None
         if run is not None and (run.blend.config.metrics or run.mixing is not None):
             MEGATRON.apply([dataclasses.replace(TRAINING_LOG, by=self.after_step)])
         if run is not None and run.mixing is not None:
@@ -121,7 +146,6 @@ class Run:
             self.losses = DatasetLosses(list(data.train.datasets), group)
         self.taken, self.group = plan.schedule.consumed, plan.partition.group
         self.observers = [] if run is None else run.watched(self.taken, trackers.track)
-        return data
 
     def note(self, data: MegatronData, args: Namespace, plan: Plan) -> None:
         """What decides the samples from here on, in the run log."""
@@ -135,7 +159,7 @@ class Run:
 
     def iterator(self, stock: Any, iterable: Any) -> SplitIterator:
         """In place of RerunDataIterator."""
-        if self.data is None and not self.mock:
+        if not self.opened and not self.mock:
             raise wrong_data("data that BlendedMegatronDatasetBuilder has not built")
         return SplitIterator(iterable, self.took)
 
@@ -207,7 +231,7 @@ def check_attention(args: Namespace, data: MegatronData) -> None:
 
     Transformer Engine, and fused softmax, have a causal mask of their own and look at no other.
     """
-    rules, packed = data.rules, data.run is not None and data.run.blend.config.packing is not None
+    rules, packed = data.rules, isinstance(data.train, OurSplit) and data.train.blend.config.packing is not None
     if rules.inter_document_masking:
         return
     if not rules.reset_attention_mask:
@@ -322,9 +346,9 @@ def concepts(data_iterator: Any, vp_stage: int | None = None, micro_batch_size: 
     Returns the keys of the tracks in docs/batch-keys.md, on all tensor-parallel ranks of the configured pipeline stages
     (--conceptloader-concept-stage), None on the others. In evaluation with another micro batch size pass that.
     """
-    if _run is None or _run.data is None:
+    if _run is None or not _run.opened:
         raise ConfigError("concepts", "no data", "a training that has begun", NOT_STARTED)
-    return _run.data.concepts(data_iterator, vp_stage, micro_batch_size)
+    return next(iter(_run.opened.values())).concepts(data_iterator, vp_stage, micro_batch_size)  # same shapes in all
 
 
 @MEGATRON.known()

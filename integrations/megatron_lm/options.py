@@ -200,12 +200,19 @@ def in_place(given: Any, saved: Mapping[str, Any] | None, consumed: int, accept:
 
 
 def load_configs(
-    config: Source, valid: Source | None, test: Source | None, split: str | None, seq_length: int, seed: int
+    config: Source | None,
+    valid: Source | None,
+    test: Source | None,
+    split: str | None,
+    seq_length: int,
+    seed: int,
+    trains: bool = True,
 ) -> tuple[Config, Config | None, Config | None]:
     """Configurations of train, valid and test, None where there is no data.
 
     Without files of their own, valid and test are the shares of the training data that --split gives them.
-    seq_length, seed: Megatron's. The first one holds for every file, the second where a file gives none.
+    seq_length, seed: Megatron's. The first one holds for every file, the second where a file gives none. trains: if
+    not, the first one of an evaluation may stand for that of the training.
 
     Raises ConfigError for --split together with a file for valid or test, and for another sequence length in a file.
     """
@@ -223,6 +230,8 @@ def load_configs(
             )
         own = [None if share is None or own[0] is None else with_share(own[0], share) for share in shares_of(split)]
     of_train, *rest = own
+    if not trains:
+        of_train = of_train or next(filter(None, rest))
     if of_train is None:
         raise ConfigError(
             f"--split {split}",

@@ -153,7 +153,7 @@ class StockSplit:
 
 
 def open_taken_over(
-    config: Config, dataset_config: Any, sizes: Sequence[int | None], rules: SampleRules
+    config: Config, dataset_config: Any, sizes: Sequence[int | None], rules: SampleRules, trains: bool
 ) -> tuple[StockSplit, StockSplit | None, StockSplit | None]:
     """Map the index files of a run of Megatron's: its training, validation and test split.
 
@@ -188,6 +188,8 @@ def open_taken_over(
         return StockSplit(data, found, config, rules, dataset_config.tokenizer.eod)
 
     train, valid, test = (None if data is None else split_of(data) for data in built)
+    if not trains:
+        train = train or valid or test  # as load_configs
     if train is None:
         raise ConfigError(
             "order: megatron",

@@ -298,6 +298,19 @@ def test_tracks_that_were_changed_since(life: Life, caplog: pytest.LogCaptureFix
     ]
 
 
+def test_a_copy_with_other_tracks_is_what_the_last_launch_alone_may_have_read(life: Life) -> None:
+    """Both launches say the same of the order, so that one of them could answer for the other."""
+    life.config |= {"tracks": {"concepts": {}}, "loader": {}}
+    life.launch(FIRST)
+    life.launch(LAST)
+    documents = [replace(one, spans={}) for one in random_documents(200, seed=1, prefix="web")]
+    write_dataset(life.folder / "copy", documents, shards=2)
+    life.config["datasets"]["web"]["path"] = "copy"
+    run = open_run(life.configure(), life.folder / "log")
+    places = [Path(run.launched(start).blend.datasets["web"].path).name for start in RunLog(life.folder / "log").starts]
+    assert places == ["web", "copy"]
+
+
 def test_masks_that_came_and_went(life: Life) -> None:
     """The first and the third launch have one order and one set of masks, the second another."""
     life.launch(FIRST)

@@ -8,7 +8,7 @@ import copy
 import logging
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -139,6 +139,16 @@ class _Batches:
             yield self.to_model(Rows(layout, batch))
 
 
+@dataclass
+class _Evaluated:
+    """An evaluation of so many samples: sums over this process of losses and of labels, in so many batches."""
+
+    samples: int
+    sums: torch.Tensor
+    batches: int = 0
+    count: int = 0  # of the batch
+
+
 class ConceptTrainer(transformers.Trainer):
     """A Trainer whose train_dataset is a conceptloader.SampleDataset; its length, rounded down to steps, is an epoch.
 
@@ -203,6 +213,7 @@ class ConceptTrainer(transformers.Trainer):
         # The Trainer would drop what the model's forward does not name before data_collator sees it: the loss mask.
         self.args.remove_unused_columns = False
         self._loader: _Loader | None = None
+        self._evaluated: _Evaluated | None = None
         self._documents = Documents(self.model, self.args.n_gpu)
         self._allow_changed = allow_changed
         self.add_callback(Progress())
@@ -221,9 +232,6 @@ class ConceptTrainer(transformers.Trainer):
         """Its mean is over each window once, or over fewer."""
         self._check_dataset(dataset, name)
         check_each_once(dataset.blend, len(dataset), name)
-        rest = -len(dataset) % (self.args.world_size * self.args.eval_batch_size)
-        if self.args.world_size > 1 and rest and not self.args.dataloader_drop_last and self.is_world_process_zero():
-            logger.warning("%s: the Trainer repeats %d samples in its last batch; change num_samples", name, rest)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """The Trainer's own, of a SampleDataset that reads no window twice."""
@@ -287,6 +295,57 @@ class ConceptTrainer(transformers.Trainer):
             found = super().compute_loss(model, inputs, return_outputs, **kwargs)
         self._loader.saw(outputs[0], targets)
         return found
+
+    # An evaluation's loss is the mean over all labels that count: sums over counts. The Trainer's own is a mean of the
+    # means of batches, in the last of which the first samples stand again where processes have fewer.
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> Any:
+        """The Trainer's own, whose loss is the mean over all labels that count, of all batches and processes."""
+        self._evaluated = _Evaluated(len(dataloader.dataset), torch.zeros(2, dtype=torch.float64))
+        try:
+            found = super().evaluation_loop(
+                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+            )
+            sums = self.accelerator.reduce(self._evaluated.sums.float().to(self.args.device))
+        finally:
+            self._evaluated = None
+        name = f"{metric_key_prefix}_loss"
+        if name in found.metrics:
+            found.metrics[name] = float(sums[0] / sums[1])
+        return found
+
+    def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's own; labels of samples that stand again count for nothing."""
+        of = self._evaluated
+        if of is None:
+            return super().prediction_step(model, inputs, *args, **kwargs)
+        size = self.args.eval_batch_size
+        left = of.samples - (of.batches * self.args.world_size + self.args.process_index) * size
+        of.batches += 1
+        targets = {name: inputs[name].clone() for name in ("labels", "shift_labels") if name in inputs}
+        for labels in targets.values():
+            labels[max(left, 0) :] = IGNORED
+        of.count = sum(int((labels != IGNORED).sum()) for labels in [*targets.values()][-1:])
+        found = super().prediction_step(model, dict(inputs, **targets), *args, **kwargs)
+        if found[0] is not None and of.count:
+            of.sums += torch.tensor([float(found[0]) * of.count, of.count])
+        return found
+
+    def _get_num_items_in_batch(self, *args: Any, **kwargs: Any) -> Any:
+        found = super()._get_num_items_in_batch(*args, **kwargs)
+        if self._evaluated is None or found is None:
+            return found
+        # What counts in the batch of this process alone, times what the Trainer multiplies the loss by.
+        return torch.full_like(
+            found, self._evaluated.count * (self.args.world_size if self.args.average_tokens_across_devices else 1)
+        )
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """The Trainer's own; next to the training loss stand the metrics of the last step, if they are wanted."""

@@ -1,11 +1,9 @@
 """TRL's SFTTrainer over a SampleDataset: its losses, metrics and adapters (PEFT), with conceptloader's samples."""
 
-import math
 from typing import Any
 
 from conceptloader.base.packages import imported
 from conceptloader.errors import ConfigError
-from conceptloader.torch.trained import IGNORED
 
 from .data import ConceptTrainer, check_arguments
 
@@ -76,15 +74,9 @@ class ConceptSFTTrainer(ConceptTrainer, _Unprepared):
     _total_train_tokens: int
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """The SFTTrainer's own. Its count of tokens takes a batch with positions for one row: here it has several.
-
-        In an evaluation the loss of a batch without labels is NaN, which the Trainer omits from the mean, not 0.
-        """
+        """The SFTTrainer's own. Its count of tokens takes a batch with positions for one row: here it has several."""
         before, rows = self._total_train_tokens, len(inputs["input_ids"])
-        empty = not self.model.training and bool((inputs["shift_labels"] == IGNORED).all())
         found = super().compute_loss(model, inputs, *args, **kwargs)
         self._total_train_tokens = before + rows * (self._total_train_tokens - before)
         self._metrics["train" if self.model.training else "eval"]["num_tokens"] = [self._total_train_tokens]
-        if empty:
-            return (found[0] * math.nan, *found[1:]) if isinstance(found, tuple) else found * math.nan
         return found

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
-from conceptloader.integrations.accelerate_lm import AcceleratedLoader
+from conceptloader.integrations.accelerate_lm import AcceleratedEvaluation, AcceleratedLoader
 from tests.ranks.launch import Launch
 from tests.trainers import values
 from tests.trainers.ahead import Ahead
@@ -69,15 +69,15 @@ def train(launch: Launch) -> None:
 
 
 def compare_values(launch: Launch) -> None:
-    """Losses are means over all tokens of a batch, so that a step's is the mean of those of its micro batches."""
+    """As docs/trainers/accelerate.md trains and evaluates, with weights."""
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=launch.accumulate)
     tiny: Any = values.Tiny()
-    eval_batch = 5 if launch.ranks > 1 else 4
-    shape = {"dp_rank": accelerator.process_index, "dp_size": launch.ranks, "num_samples": values.HELD_OUT}
-    held_out = cl.EvaluationLoader(launch.valid, micro_batch_size=eval_batch, **shape)
+    held_out = AcceleratedEvaluation(
+        accelerator, launch.valid, micro_batch_size=values.eval_batch(launch), num_samples=values.HELD_OUT
+    )
 
-    def loss_of(model: Any, batch: dict[str, Any]) -> torch.Tensor:
-        return values.weighted(model(batch["input_ids"], batch["position_ids"]), batch).mean()
+    def losses_of(model: Any, batch: dict[str, Any]) -> torch.Tensor:
+        return values.weighted(model(batch["input_ids"], batch["position_ids"]), batch)
 
     model, optimizer = accelerator.prepare(tiny, torch.optim.SGD(tiny.parameters(), lr=values.RATE))
     loader = accelerator.prepare(AcceleratedLoader(accelerator, launch.config, micro_batch_size=launch.micro))
@@ -86,7 +86,7 @@ def compare_values(launch: Launch) -> None:
     trained, validated, step_losses = [], [], list[torch.Tensor]()
     for batch in loader:
         with accelerator.accumulate(model):
-            loss = loss_of(model, batch)
+            loss = cl.token_mean(losses_of(model, batch), batch)
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
@@ -95,17 +95,18 @@ def compare_values(launch: Launch) -> None:
             continue
         trained.append(float(accelerator.reduce(torch.stack(step_losses).mean(), "mean")))
         step_losses.clear()
+        mean = cl.TokenMean()
         with torch.no_grad():
-            total = sum(len(rows["labels"]) * loss_of(tiny, rows) for rows in held_out)
-        validated.append(float(accelerator.reduce(torch.as_tensor(total), "sum")) / values.HELD_OUT)
+            for rows in held_out:
+                mean.add(losses_of(tiny, rows), rows)
+        validated.append(mean.finish())
         if loader.steps == launch.save_at:
             accelerator.save_state(launch.path / "state")
         if loader.steps == launch.steps:
             break
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        eval_rows = eval_batch * launch.ranks
-        values.compare(launch, tiny, values.Tiny(), values.mean_apart, trained, validated, eval_rows)
+        values.compare(launch, tiny, values.Tiny(), values.mean_apart, trained, validated, True)
 
 
 def validate(launch: Launch, accelerator: Any, step: int) -> None:

@@ -57,29 +57,32 @@ class Saver(pl.Callback):
 
 
 class Valued(pl.LightningModule):
-    """Its losses are means over all tokens of a batch, so that a step's is the mean of those of its micro batches."""
+    """As docs/trainers/lightning.md trains and evaluates, with weights."""
 
     def __init__(self, launch: Launch) -> None:
         super().__init__()
         self.launch, self.tiny = launch, values.Tiny()
         self.trained, self.validated = list[float](), list[float]()
 
-    @staticmethod
-    def loss(tiny: values.Tiny, batch: dict[str, Any]) -> torch.Tensor:
-        return values.weighted(tiny(batch["input_ids"], batch["position_ids"]), batch).mean()
+    def losses(self, batch: dict[str, Any]) -> torch.Tensor:
+        return values.weighted(self.tiny(batch["input_ids"], batch["position_ids"]), batch)
 
     def training_step(self, batch: dict[str, Any], index: int) -> torch.Tensor:
-        loss = self.loss(self.tiny, batch)
+        loss = cl.token_mean(self.losses(batch), batch)
         self.log("loss", loss.detach(), on_step=False, on_epoch=True, batch_size=len(batch["labels"]), sync_dist=True)
         return loss
 
+    def on_validation_epoch_start(self) -> None:
+        self.mean = cl.TokenMean()
+
     def validation_step(self, batch: dict[str, Any], index: int) -> None:
-        self.log("val", self.loss(self.tiny, batch), batch_size=len(batch["labels"]), sync_dist=True)
+        self.mean.add(self.losses(batch), batch)
 
     def on_train_epoch_end(self) -> None:
         self.trained.append(float(self.trainer.callback_metrics["loss"]))
 
     def on_validation_epoch_end(self) -> None:
+        self.log("val", self.mean.finish(self.device), sync_dist=True)
         if not self.trainer.sanity_checking:
             self.validated.append(float(self.trainer.callback_metrics["val"]))
 
@@ -89,7 +92,7 @@ class Valued(pl.LightningModule):
 
 def compare_values(launch: Launch) -> None:
     """Each step is an epoch, with its validation."""
-    model, eval_batch = Valued(launch), 5 if launch.ranks > 1 else 4
+    model = Valued(launch)
     trainer = pl.Trainer(
         accelerator="cpu", devices=launch.ranks, strategy="ddp" if launch.ranks > 1 else "auto",
         accumulate_grad_batches=launch.accumulate, max_steps=launch.steps, max_epochs=-1, logger=False,
@@ -98,13 +101,12 @@ def compare_values(launch: Launch) -> None:
     data = ConceptDataModule(
         launch.config, micro_batch_size=launch.micro, global_batch_size=launch.batch, epoch_samples=launch.batch,
         val=launch.valid,
-        val_options={"micro_batch_size": eval_batch, "num_samples": values.HELD_OUT, "last_batch": "partial"},
+        val_options={"micro_batch_size": values.eval_batch(launch), "num_samples": values.HELD_OUT},
     )  # fmt: skip
     trainer.fit(model, datamodule=data, ckpt_path=str(launch.path / "last.ckpt") if launch.resume else None)
     if trainer.is_global_zero:
         values.compare(
-            launch, model.tiny, values.Tiny(), values.mean_apart, model.trained, model.validated,
-            eval_batch * launch.ranks,
+            launch, model.tiny, values.Tiny(), values.mean_apart, model.trained, model.validated, True,
         )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ class Weighted(values.Tiny):
 
     def by_hand(self, batch: dict[str, Any]) -> torch.Tensor:
         logits = super().forward(batch["input_ids"], batch["position_ids"])
-        return values.weighted(logits, batch).sum() / batch["loss_mask"].sum()
+        return values.mean(logits, batch)
 
 
 class Llama(transformers.LlamaForCausalLM):
@@ -84,7 +84,7 @@ class Llama(transformers.LlamaForCausalLM):
 
     def by_hand(self, batch: dict[str, Any]) -> torch.Tensor:
         logits = values.apart(lambda ids, places: self(input_ids=ids).logits, batch)
-        return values.weighted(logits, batch).sum() / batch["loss_mask"].sum()
+        return values.mean(logits, batch)
 
 
 class SavesAt(transformers.TrainerCallback):
@@ -98,11 +98,10 @@ class SavesAt(transformers.TrainerCallback):
 def compare_values(launch: Launch) -> None:
     model: Any = {"windows": Weighted, "packs": Llama}[launch.options["values"]]()
     fresh = copy.deepcopy(model)
-    eval_batch = 5 * launch.ranks if launch.ranks > 1 else 4
     arguments = transformers.TrainingArguments(
         launch.out, use_cpu=True, per_device_train_batch_size=launch.micro, report_to=[], disable_tqdm=True,
         gradient_accumulation_steps=launch.accumulate, save_strategy="no", learning_rate=values.RATE, logging_steps=1,
-        eval_strategy="steps", eval_steps=1, per_device_eval_batch_size=eval_batch // launch.ranks, max_grad_norm=0,
+        eval_strategy="steps", eval_steps=1, per_device_eval_batch_size=values.eval_batch(launch), max_grad_norm=0,
         lr_scheduler_type="constant", max_steps=launch.steps,
     )  # fmt: skip
     trainer = ConceptTrainer(
@@ -117,7 +116,7 @@ def compare_values(launch: Launch) -> None:
         for name in ("loss", "eval_loss")
     ]
     if trainer.args.process_index == 0:
-        values.compare(launch, model, fresh, type(model).by_hand, found[0], found[1], eval_batch)
+        values.compare(launch, model, fresh, type(model).by_hand, found[0], found[1], False)
 
 
 def train(launch: Launch) -> None:

@@ -131,7 +131,9 @@ class Runs:
         self.values: dict[str, list[Launch]] = {}
         if trainer in VALUED:
             for kind, (train, held_out) in values.configs(folder / "values").items():
-                specs = [{**spec, "valid": held_out, "options": {"values": kind}} for spec in VALUES[kind]]
+                first = {"ranks": 2, **VALUES[kind][0]}
+                options = {"values": kind, "before": (first["micro"], first["ranks"])}
+                specs = [{**spec, "valid": held_out, "options": options} for spec in VALUES[kind]]
                 self.values[kind] = launches(folder / kind, train, specs)
         else:
             for kind, (train, held_out) in tables.configs(folder / "tables").items():

@@ -88,16 +88,15 @@ def test_losses_and_parameters_are_those_of_a_loop_by_hand(tmp_path: Path, kind:
         optimizer.step()
         optimizer.zero_grad()
         assert logged[step]["loss"] == pytest.approx(loss.item(), rel=1e-5)
-        with torch.no_grad():  # the Trainer's mean is over its batches
-            means = [by_hand(hand, batch).item() for batch in batched(valid, 4)]
-        assert evaluated[step] == pytest.approx(sum(means) / len(means), rel=1e-5)
+        with torch.no_grad():
+            assert evaluated[step] == pytest.approx(by_hand(hand, valid).item(), rel=1e-5)
     assert logged[2]["num_tokens"] == 2 * BATCH * source.blend.config.seq_len
     for ours, theirs in zip(resumed.model.parameters(), hand.parameters(), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_an_evaluation_leaves_batches_without_labels_out(tmp_path: Path) -> None:
-    """As that of the HF Trainer does; the SFTTrainer's own counts them as a loss of 0."""
+    """The SFTTrainer's own counts them as a loss of 0."""
     data = config_of(write_datasets(tmp_path), WINDOWS)
     model: Any = Llama()
     size, source = data["seq_len"], held_out(data)
@@ -135,9 +134,9 @@ def test_other_losses(tmp_path: Path, options: Any, more: Any, loss: Any) -> Non
     training, valid = samples_of(cl.SampleDataset(data), WINDOWS, BATCH), samples_of(held_out(data), WINDOWS, HELD_OUT)
     one = trainer(tmp_path / "out", model, data, more, max_steps=1, save_strategy="no", **options)
     with torch.no_grad():
-        means = [by_hand(model, batch, loss).item() for batch in batched(valid, 4)]
+        evaluated = by_hand(model, valid, loss).item()
         wanted = by_hand(model, training, loss).item()
-    assert one.evaluate()["eval_loss"] == pytest.approx(sum(means) / len(means), rel=1e-5)
+    assert one.evaluate()["eval_loss"] == pytest.approx(evaluated, rel=1e-5)
     one.train()
     assert next(line["loss"] for line in one.state.log_history if "loss" in line) == pytest.approx(wanted, rel=1e-5)
 
@@ -154,9 +153,8 @@ def test_prefixes_let_documents_see_each_other(tmp_path: Path) -> None:
             call()
     lora = trainer(tmp_path / "out", Llama(), data, {"peft_config": peft.LoraConfig(task_type="CAUSAL_LM")})
     with torch.no_grad():
-        valid = samples_of(held_out(data), PACKS, HELD_OUT)
-        means = [by_hand(Llama(), batch).item() for batch in batched(valid, 4)]
-    assert lora.evaluate()["eval_loss"] == pytest.approx(sum(means) / len(means), rel=1e-5)
+        evaluated = by_hand(Llama(), samples_of(held_out(data), PACKS, HELD_OUT)).item()
+    assert lora.evaluate()["eval_loss"] == pytest.approx(evaluated, rel=1e-5)
 
 
 def test_options_that_prepare_data_are_refused(tmp_path: Path) -> None:

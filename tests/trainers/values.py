@@ -16,7 +16,7 @@ from tests.corpora.for_megatron import write_config, write_datasets
 from tests.ranks.launch import Launch
 
 RATE = 0.5
-HELD_OUT = 10  # samples of a validation: two full batches of 5, or batches of 4, 4 and 2
+HELD_OUT = 9  # samples of a validation: of 2 ranks with batches of 4, one has none in the last
 Loss = Callable[[Any, dict[str, Any]], torch.Tensor]
 
 
@@ -81,47 +81,60 @@ def apart(forward: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], batch: 
     return torch.stack(rows)
 
 
+def eval_batch(launch: Launch) -> int:
+    """Rows of a rank in a batch of a validation; with 1, some batches have no label that counts."""
+    return 4 if launch.ranks > 1 else 1
+
+
 def weighted(logits: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
-    """Loss of each token [B, S], times its weight: 0 where its loss mask is 0."""
-    losses = cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction="none").view_as(batch["labels"])
-    weights = batch["loss_weight"] if "loss_weight" in batch else torch.ones_like(losses)
-    return losses * weights * batch["loss_mask"]
+    """Loss of each token [B, S], times its weight."""
+    losses = cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none")
+    return losses * (batch["loss_weight"] if "loss_weight" in batch else torch.ones_like(losses))
+
+
+def mean(logits: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
+    """By hand, the mean of the weighted losses of all tokens that count; 0 if there are none."""
+    total, count = (weighted(logits, batch) * batch["loss_mask"]).sum(), batch["loss_mask"].sum()
+    return total / count if count else total
 
 
 def mean_apart(model: Tiny, batch: dict[str, Any]) -> torch.Tensor:
-    """By hand, the mean loss of all tokens of a batch."""
-    return weighted(apart(model, batch), batch).mean()
+    return mean(apart(model, batch), batch)
 
 
-def by_hand(model: Any, launch: Launch, loss: Loss, eval_batch: int) -> tuple[list[float], list[float]]:
-    """Trains `model`; the loss of each step, and of the validation after it: the mean over batches of `eval_batch`."""
+def by_hand(model: Any, launch: Launch, loss: Loss, alike: bool) -> tuple[list[float], list[float]]:
+    """Trains `model`; the loss of each step, and of the validation after it: the mean over all its tokens.
+
+    alike: of a step, the mean of the means of its micro batches; else that over all its tokens.
+    """
     assert launch.valid is not None
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     data, held_out = cl.SampleDataset(launch.config), cl.SampleDataset(launch.valid)
     trained, validated = [], []
     for step in range(launch.steps):
-        samples = range(step * launch.batch, (step + 1) * launch.batch)
-        value = loss(model, cl.collate_fn([data[i] for i in samples]))
+        samples = torch.arange(step * launch.batch, (step + 1) * launch.batch)
+        micro, ranks = (launch.micro, launch.ranks) if step >= launch.first else launch.options["before"]
+        parts = samples.view(-1, micro, ranks).mT.reshape(-1, micro) if alike else samples[None]
+        values = [loss(model, cl.collate_fn([data[int(i)] for i in part])) for part in parts]
+        value = torch.stack(values).mean()
         value.backward()
         optimizer.step()
         optimizer.zero_grad()
         trained.append(value.item())
         with torch.no_grad():
-            cut = [range(first, min(first + eval_batch, HELD_OUT)) for first in range(0, HELD_OUT, eval_batch)]
-            sums = [len(rows) * loss(model, cl.collate_fn([held_out[i] for i in rows])) for rows in cut]
-        validated.append(float(sum(sums)) / HELD_OUT)
+            validated.append(float(loss(model, cl.collate_fn([held_out[i] for i in range(HELD_OUT)]))))
     return trained, validated
 
 
 def compare(
-    launch: Launch, model: Any, fresh: Any, loss: Loss, trained: list[float], validated: list[float], eval_batch: int
+    launch: Launch, model: Any, fresh: Any, loss: Loss, trained: list[float], validated: list[float], alike: bool
 ) -> None:
     """What a launch has found, against the loop by hand with a `fresh` model, in values.NUMBER for the test.
 
     trained, validated: of each step that this launch has made.
     """
     before = copy.deepcopy(fresh)
-    expected, expected_valid = by_hand(fresh, launch, loss, eval_batch)
+    expected, expected_valid = by_hand(fresh, launch, loss, alike)
     begun, ours, theirs = ([p.detach() for p in one.parameters()] for one in (before, model, fresh))
     values = {
         "losses": [trained, expected[launch.first :]],

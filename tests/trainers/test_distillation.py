@@ -1,0 +1,116 @@
+"""The student of docs/distillation.md in the Hugging Face Trainer, against a loop by hand: accumulation, ranks, batches
+without labels, in training and evaluation."""
+
+import json
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import conceptloader as cl
+from conceptloader.testing import random_documents, write_dataset
+from tests.corpora.columns import add_column
+
+transformers = pytest.importorskip("transformers")
+
+MICRO, ACCUMULATE, STEPS, HELD_OUT, RATE = 2, 3, 3, 7, 0.5
+PAGE = Path(__file__).resolve().parents[2] / "docs/distillation.md"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> dict[str, Any]:
+    path = tmp_path / "data"
+    write_dataset(path, random_documents(30, seed=1, vocab_size=50), vocab_size=50)
+    tokens = cl.open_dataset(path).num_tokens
+    rng = np.random.default_rng(0)
+    add_column(path, "teacher_ids", rng.permuted(np.tile(np.arange(50, dtype="u2"), (tokens, 1)), axis=1)[:, :4])
+    add_column(path, "teacher_logprobs", np.log(rng.dirichlet(np.ones(5), tokens)[:, :4]).clip(-30).astype("f2"))
+    columns = {name: {"at": "labels", "missing": 0} for name in ("teacher_ids", "teacher_logprobs")}
+    excluded = [{"dataset": "a", "tokens": [40, tokens // 2]}]  # so that some batches have no label that counts
+    return {
+        "seq_len": 16, "datasets": {"a": {"path": str(path)}}, "outputs": {"columns": columns}, "exclude": excluded,
+    }  # fmt: skip
+
+
+def recipe() -> dict[str, Any]:
+    """The page's definitions of the loss and of the trainer."""
+    blocks = re.findall(r"```py(?:thon)?\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    code = [block for block in blocks if "def distillation_losses" in block or "class Student" in block]
+    defined = re.compile(r"^(?:from |COLUMNS = |def |class ).*\n(?:(?: {4}.*)?\n)*", re.MULTILINE)
+    space: dict[str, Any] = {"torch": torch, "cl": cl}
+    exec("".join(defined.findall("\n".join(code))), space)
+    return space
+
+
+def model() -> Any:
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(vocab_size=50, num_key_value_heads=2, use_cache=False, **shape)
+    )
+
+
+def train(rank: int, ranks: int, config: dict[str, Any], out: Path, port: int) -> None:
+    if ranks > 1:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port))  # fmt: skip
+    space = recipe()
+    student = model()
+    arguments = transformers.TrainingArguments(
+        str(out), use_cpu=True, per_device_train_batch_size=MICRO // ranks, gradient_accumulation_steps=ACCUMULATE,
+        learning_rate=RATE, lr_scheduler_type="constant", max_grad_norm=0, max_steps=STEPS, logging_steps=1,
+        report_to=[], disable_tqdm=True, save_strategy="no", eval_strategy="steps", eval_steps=STEPS,
+        per_device_eval_batch_size=2,
+    )  # fmt: skip
+    trainer = space["Student"](
+        student, arguments, train_dataset=cl.SampleDataset(config), model_inputs=space["COLUMNS"],
+        eval_dataset=cl.SampleDataset({**config, "order": "sequential"}, HELD_OUT),
+        optimizers=(torch.optim.SGD(student.parameters(), lr=RATE), None),
+    )  # fmt: skip
+    trainer.train()
+    if rank == 0:
+        log = trainer.state.log_history
+        found = {name: [line[name] for line in log if name in line] for name in ("loss", "eval_loss")}
+        (out / "found.json").write_text(json.dumps(found))
+        torch.save([p.detach() for p in student.parameters()], out / "student.pt")
+
+
+def mean(losses_of: Any, student: Any, data: Any, samples: range) -> torch.Tensor:
+    """Over all labels of these samples that count, of which there are some."""
+    batch = cl.collate_fn([data[i] for i in samples])
+    losses = losses_of(student(input_ids=batch["input_ids"], use_cache=False).logits, batch)
+    counted: torch.Tensor = losses[batch["loss_mask"] == 1]
+    return counted.mean()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_losses_and_parameters_are_those_of_a_loop_by_hand(tmp_path: Path, config: Any, ranks: int) -> None:
+    (out := tmp_path / "out").mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.start_processes(train, (ranks, config, out, port), nprocs=ranks, start_method="fork")
+    losses_of, hand = recipe()["distillation_losses"], model()
+    optimizer = torch.optim.SGD(hand.parameters(), lr=RATE)
+    data, size, wanted = cl.SampleDataset(config), MICRO * ACCUMULATE, []
+    counts = [int(data[i]["loss_mask"].sum()) for i in range(size * STEPS)]
+    assert any(not sum(counts[i : i + MICRO]) for i in range(0, len(counts), MICRO)), counts
+    for step in range(STEPS):
+        loss = mean(losses_of, hand, data, range(step * size, (step + 1) * size))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        wanted.append(loss.item())
+    found = json.loads((out / "found.json").read_text())
+    assert found["loss"] == pytest.approx(wanted, rel=1e-4)
+    with torch.no_grad():
+        valid = cl.SampleDataset({**config, "order": "sequential"}, HELD_OUT)
+        counted = [i for i in range(HELD_OUT) if valid[i]["loss_mask"].any()]
+        assert found["eval_loss"] == pytest.approx([mean(losses_of, hand, valid, counted).item()], rel=1e-4)
+    for ours, theirs in zip(torch.load(out / "student.pt"), hand.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)

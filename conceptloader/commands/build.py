@@ -53,7 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("inputs", nargs="*", metavar="INPUT", help="files, or directories of files")
     add_out(add)
-    building.add_split(add)
     building.add_workers(add)
     building.add_token_arguments(parser)
 
@@ -105,7 +104,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         refuse_beside("chunks", arguments, *names)
         code: int = building.with_chunks().build(arguments, output)
         return code
-    sources = find_sources(arguments.inputs, arguments.split)
+    sources = find_sources(arguments.inputs)
     if rules:
         columns = Columns(ignored=arguments.ignored)
     else:

@@ -61,7 +61,7 @@ def write_recipe(arguments: argparse.Namespace, output: Output, undo: contextlib
         if path.endswith(_OF_TOKENS):
             fix = f"use them in place: conceptloader adopt {path} --out DIR --tokenizer TOKENIZER"
             raise ConfigError(f"input {path}", "a file of tokens", "records of documents", fix)
-    sources = find_sources(arguments.inputs, arguments.split)
+    sources = find_sources(arguments.inputs)
     found, rows, first = _surveyed(arguments, sources, guess)
     content = next((role for role in found.roles.values() if role in ("text", "tokens", "conversation")), None)
     if content is None:
@@ -71,7 +71,7 @@ def write_recipe(arguments: argparse.Namespace, output: Output, undo: contextlib
     _try(sources, found, arguments, names)
     stem = os.path.basename(sources[0].path).partition(".")[0]
     home = os.path.dirname(arguments.out)
-    recipe: dict[str, Any] = {"inputs": arguments.inputs, **_split(arguments), "out": os.path.join(home, "data", stem)}
+    recipe: dict[str, Any] = {"inputs": arguments.inputs, "out": os.path.join(home, "data", stem)}
     if arguments.tokenizer is not None:
         recipe["tokenizer"] = arguments.tokenizer
     recipe |= found.options | ({"vocabulary": names} if names else {})
@@ -84,7 +84,7 @@ def write_annotate_recipe(
 ) -> None:
     """Write the recipe of `annotate` and a file of concept names. Raises: ConfigError, InputError, FormatError."""
     add_on = need_add_on("conceptloader.ingest.annotate.annotate", "a recipe of annotate")
-    sources = find_sources(inputs, arguments.split)
+    sources = find_sources(inputs)
     manifest, allowed = load_manifest(dataset, arguments.root)
     ids = bool((manifest.shards.files["documents.hash"].size > 0).any())
     found, rows, first = _surveyed(arguments, sources, partial(guess_annotations, ids=ids))
@@ -100,7 +100,7 @@ def write_annotate_recipe(
     free = (f"concepts{number}" for number in chain([""], count(2)))
     track = next(name for name in free if name not in manifest.tracks)
     out = f"{dataset.rstrip('/')}-{track}"
-    recipe: dict[str, Any] = {"inputs": inputs, **_split(arguments), "out": out, "track": track}
+    recipe: dict[str, Any] = {"inputs": inputs, "out": out, "track": track}
     recipe |= {"root": arguments.root} if arguments.root else {}
     recipe |= {"tokenizer": arguments.tokenizer} if arguments.tokenizer is not None else {}
     recipe |= found.options | ({"vocabulary": names["concepts"]} if names else {})
@@ -139,10 +139,6 @@ def write_annotate_recipe(
     _doubt(found, losses.lines(options.max_unaligned_spans), bad, len(rows))
     where = f"the first {len(rows):,} rows of {sources[0].path}"
     _write(f"annotate {dataset}", arguments.out, where, found, recipe, None, output)
-
-
-def _split(arguments: argparse.Namespace) -> dict[str, str]:
-    return {} if arguments.split is None else {"split": arguments.split}
 
 
 def _surveyed(

@@ -16,7 +16,6 @@ from conceptloader.commands.first_recipe import without_names, write_annotate_re
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import open_dataset
 from conceptloader.format.spec import layout as fmt
-from conceptloader.ingest.build import arguments as building
 from conceptloader.storage.durable import require_local, write_file
 
 DESCRIPTION = """\
@@ -62,7 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help=f"of a configuration (default: {_SEQ_LEN}, or less for small datasets)",
     )
-    building.add_split(add)
     meaning = "of raw files: try so many rows, or all, as a build takes them (default: some of up to three files)"
     add("--rows", type=_rows, metavar="N|all", help=meaning)
     add("--overwrite", action="store_true", help="replace an existing FILE")
@@ -100,7 +98,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         with without_names() as undo:
             write_recipe(arguments, output, undo)
     else:
-        refuse_beside("datasets", arguments, "tokenizer", "vocabulary", "split", "rows")
+        refuse_beside("datasets", arguments, "tokenizer", "vocabulary", "rows")
         _write_configuration(arguments, out, output)
 
 

@@ -32,16 +32,6 @@ class HubName:
         parts = [part for part in name.split("/") if part]
         return cls(given, kind, "/".join(parts[:2]), "/".join(parts[2:]), split or None, revision or None)
 
-    def names(self) -> list[str]:
-        """The files at its path, sorted; empty if the hub does not answer: what this machine has is read then."""
-        try:
-            hub = need("huggingface_hub", "")
-            found = hub.HfApi().repo_info(self.repository, repo_type=self.kind, revision=self.revision).siblings
-        except Exception:  # of the hub, or of the network below it: `fetch` says it, unless the files are here
-            return []
-        names = sorted(one.rfilename for one in found or ())
-        return [name for name in names if f"{name}/".startswith(f"{self.path}/" if self.path else "")]
-
     def fetch(self, patterns: Iterable[str]) -> str:
         """Where its path is in the cache of this machine, with the files of these patterns. Raises: InputError."""
         hub = need("huggingface_hub", f"{self.given}: found no huggingface_hub package to fetch it with")
@@ -58,11 +48,6 @@ class HubName:
             ) from error
         return os.path.join(found, self.path) if self.path else str(found)
 
-    def below(self, patterns: Iterable[str]) -> list[str]:
-        """Patterns of files at its path, and of the file itself if it is one."""
-        inside = glob.escape(self.path)
-        return [inside, *(f"{inside}/{pattern}" for pattern in patterns)] if inside else [*patterns]
-
 
 def fetched(name: str, kind: str, patterns: tuple[str, ...]) -> str:
     """What a `HubName` is in the hub's cache on this machine, fetched if need be; any other name as it is.
@@ -73,10 +58,10 @@ def fetched(name: str, kind: str, patterns: tuple[str, ...]) -> str:
         return name
     hub = HubName.parse(name, kind)
     if hub.split is not None:
-        raise ConfigError(
-            name, f"split {hub.split!r} of a {kind}", "hub:OWNER/NAME[/PATH][@REVISION]", f"omit :{hub.split}"
-        )
-    return hub.fetch(hub.below(patterns))
+        fix = f"pass hub:{hub.repository}/CONFIG/{hub.split}@refs/convert/parquet, which has the files of one split"
+        raise ConfigError(name, f"split {hub.split!r} of a {kind}", "hub:OWNER/NAME[/PATH][@REVISION]", fix)
+    inside = glob.escape(hub.path)
+    return hub.fetch([inside, *(f"{inside}/{pattern}" for pattern in patterns)] if inside else patterns)
 
 
 class ArrowFile:

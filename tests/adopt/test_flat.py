@@ -132,3 +132,21 @@ def test_files_of_other_kinds_are_no_tokens(tmp_path: Path, kind: str) -> None:
         path.write_bytes(data.get(kind, head.tobytes() + bytes(tokens)))
     with raises(InputError, path, "a file of another kind", "tokens and nothing else"):
         adopt([path], tmp_path / "ds", kind="flat", dtype="uint8")
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["part_0.npy", "labels_mask_part_0.npy"], "labels_mask_part_0.npy, which may hold masks"),
+        (["train_0.npy", "val_0.npy"], "several splits: train, val"),
+        (["a.npy", "_b.npy"], "_b.npy, which is hidden"),
+        (["a-0-of-3.npy", "a-2-of-3.npy"], "the numbers 0, 2 of 3"),
+        (["a.bin", "a.idx", "b.bin"], "b.bin, which has no .idx"),
+    ],
+)
+def test_a_folder_whose_files_do_not_belong_together_is_refused(tmp_path: Path, names: list[str], found: str) -> None:
+    for name in names:
+        np.save(tmp_path / "one.npy", np.arange(20, dtype=np.uint16))
+        (tmp_path / "one.npy").rename(tmp_path / name)
+    with raises(ConfigError, tmp_path, found, fix="pass the files"):
+        adopt([str(tmp_path)], tmp_path / "out")

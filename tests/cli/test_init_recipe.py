@@ -167,7 +167,6 @@ WRONG: dict[str, tuple[dict[str, pa.Table], str]] = {
         "b.parquet: found columns text (integer): no column of text",
     ),
     "no row": ({"a": pa.table({"text": pa.array([], pa.string())})}, "a.parquet: found no rows, expected"),
-    "two values": ({"lang=en/a": pa.table({"text": ["a"], "lang": ["de"]})}, "a.parquet: row 0: lang: found 'de', exp"),
 }
 
 

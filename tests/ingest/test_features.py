@@ -123,7 +123,7 @@ def test_labels_are_those_of_the_first_table(tmp_path: Path) -> None:
     """The others are not opened for them."""
     for part in ("a", "b", "c"):
         write(tmp_path / "in" / part, "parquet", [{"text": "x"}], {"text": TEXT}, "schema")
-    sources = find_sources([tmp_path / "in"], "all")
+    sources = find_sources([tmp_path / "in"])
     for source in sources[1:]:
         Path(source.path).unlink()
     assert with_labels({}, sources, Columns()) == {}

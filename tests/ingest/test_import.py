@@ -145,19 +145,6 @@ def test_the_general_options_of_build(tmp_path: Path, capsys: pytest.CaptureFixt
     assert ds.documents()[0]["metadata"].decode() == [{"source": f"s{ds.document_id(0)}"}]
 
 
-def test_annotations_by_chunks_of_one_split(tmp_path: Path) -> None:
-    corpus = make(tmp_path / "in", np.random.default_rng(7)).write(2)
-    for k, file in enumerate(corpus.files("documents")):
-        (tmp_path / "split").mkdir(exist_ok=True)
-        Path(file).rename(tmp_path / "split" / f"{('train', 'test')[k]}.parquet")
-    words = [str(tmp_path / "split"), "--split", "all", "--column", "text=body"]
-    build = ["--column", "id=doc", "--ignore-column", "starts", "--ignore-column", "source", "--tokenizer", "bytes"]
-    assert main(["build", *words, *build, "--out", str(tmp_path / "web"), "--workers", "1", "--quiet"]) == 0
-    words += ["--track", "concepts", *corpus.recipe(), "--out", str(tmp_path / "out"), "--workers", "1"]
-    assert main(["annotate", str(tmp_path / "web"), *words]) == 0
-    assert cl.open_dataset(tmp_path / "out").vocabulary("concepts")[0].startswith("concept ")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

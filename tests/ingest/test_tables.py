@@ -184,7 +184,6 @@ def test_annotations_in_csv(tmp_path: Path) -> None:
 def test_arrow_files_of_a_saved_dataset(tmp_path: Path, wanted: dict[str, Any], kind: Any) -> None:
     saved = tmp_path / "saved"
     saved.mkdir()
-    (saved / "state.json").write_text("{}")
     table = pa.Table.from_pylist(ROWS)
     with (
         pa.OSFile(str(saved / "data-00000-of-00001.arrow"), "wb") as sink,

@@ -78,7 +78,7 @@ ELSEWHERE = {
     "format/spec/paths": "format/test_edges.py format/test_manifest.py remote/test_doors.py",
     "format/tools/stats": "cli/test_data_commands.py view/test_answers.py",
     "format/tools/derived": "annotate adopt/test_flat.py",
-    "ingest/layouts": "ingest/test_directories.py",
+    "ingest/files.py": "ingest/test_directories.py",
     "ingest/hub": "ingest/test_directories.py ingest/test_tables.py",
     "ingest/adopt": "adopt/test_flat.py adopt/test_datatrove.py adopt/test_megatron.py adopt/test_content.py",
     "ingest/adopt/datatrove": "adopt/test_datatrove.py adopt/test_content.py",

@@ -22,7 +22,7 @@ from conceptloader.ingest.adopt.ids import Ids, look
 from conceptloader.ingest.adopt.megatron import megatron_file
 from conceptloader.ingest.adopt.source import TokenFile, last_token, noted_tokenizers, read_content
 from conceptloader.ingest.adopt.with_loss import copy_with_loss
-from conceptloader.ingest.layouts.find import files_below
+from conceptloader.ingest.files import check_folder, files_below
 from conceptloader.storage.durable import Spool
 from conceptloader.storage.sample import file_checksum
 
@@ -203,7 +203,8 @@ def _expand_folder(folder: str, kind: str) -> list[tuple[str, str]]:
     known = {suffix: name for name, one in KINDS.items() for suffix in one.suffixes if kind in ("auto", name)}
     if kind == "flat":  # else a .bin belongs to an .idx
         known[".bin"] = "flat"
-    files = [path for path in files_below(folder) if os.path.splitext(path)[1] in known]
+    paths = files_below(folder)
+    files = [path for path in paths if os.path.splitext(path)[1] in known]
     here = [path for path in files if os.path.dirname(path) == folder]
     kinds = sorted({known[os.path.splitext(path)[1]] for path in here})
     if len(kinds) > 1:
@@ -220,6 +221,13 @@ def _expand_folder(folder: str, kind: str) -> list[tuple[str, str]]:
         raise ConfigError(
             folder, f"no {wanted} in it", "at least one such file", "pass the folder of the files, or another --kind"
         )
+    alone = [path for path in paths if path.endswith(".bin") and path[:-4] + ".idx" not in {*paths}]
+    others = alone if kinds[0] == "megatron" else [path for path in files if "mask" in os.path.basename(path).lower()]
+    if others:
+        why = "which has no .idx" if alone else "which may hold masks, not tokens"
+        fix = "complete the folder, or pass the files of tokens one by one"
+        raise ConfigError(folder, f"{others[0]}, {why}", "files of tokens that belong together", fix)
+    check_folder(folder, paths, files)
     return [(kinds[0], os.path.splitext(path)[0] if kinds[0] == "megatron" else path) for path in files]
 
 

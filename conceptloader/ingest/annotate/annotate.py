@@ -70,7 +70,7 @@ def annotate(
         ReadError: A file cannot be read.
     """
     as_count(workers, "workers")
-    sources = find_sources(inputs, options.split)
+    sources = find_sources(inputs)
     options = _with_labels(options, sources)
     track = options.check()
     manifest, allowed = load_manifest(dataset, roots)

@@ -20,7 +20,7 @@ from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.database import PROBLEM
 from conceptloader.ingest.records.inputs import Source
 from conceptloader.ingest.records.lines import is_csv, read_blocks
-from conceptloader.ingest.records.records import PlacedRow, read_record
+from conceptloader.ingest.records.records import read_record
 from conceptloader.ingest.records.table import read_row_groups, rows_of
 from conceptloader.ingest.records.vocabulary import Concepts
 from conceptloader.storage.reads import named
@@ -93,7 +93,7 @@ class Rows:
             rows, bad = list[_Row](), list[tuple[int, str]]()
             for number, line in islice(zip(numbers, lines, strict=True), left):
                 try:
-                    rows.append((number, read_record(PlacedRow(line, source.columns) if source.columns else line)))
+                    rows.append((number, read_record(line)))
                 except ValueError as error:
                     bad.append((number, str(error)))
             table = None if is_csv(source.path) else self._parser.batch_of([row for _, row in rows])
@@ -109,7 +109,7 @@ class Rows:
     def _batches(self, k: int, source: Source, groups: int) -> Iterator[Any]:
         """Of a parquet file: what can be by columns, and the other rows."""
         ignored, numbers = self._parser.ignored, self._parser.values
-        for table, first, _ in read_row_groups(source.path, 0, groups, None, source.columns, ignored, numbers):
+        for table, first, _ in read_row_groups(source.path, 0, groups, None, ignored, numbers):
             if self._first is not None and first >= self._first:
                 break
             some = table if self._first is None else table.slice(0, self._first - first)

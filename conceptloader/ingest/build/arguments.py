@@ -41,11 +41,6 @@ def add_workers(add: Add) -> None:
     add("--workers", type=positive, metavar="N", help="processes (default: one per available CPU)")
 
 
-def add_split(add: Add) -> None:
-    meaning = "of several in a directory, such as train, or `all`"
-    add("--split", metavar="NAME", help=meaning)
-
-
 def add_token_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("tokens").add_argument
     add(

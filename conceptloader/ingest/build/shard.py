@@ -26,7 +26,7 @@ from conceptloader.ingest.records.chat import ChatParser, ChatRules
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.inputs import Source
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES, lines_before, read_blocks
-from conceptloader.ingest.records.records import PlacedRow, RecordParser
+from conceptloader.ingest.records.records import RecordParser
 from conceptloader.ingest.records.special_tokens import TEXT, SpecialTokens
 from conceptloader.ingest.records.table import TableParser, read_row_groups, rows_at
 from conceptloader.ingest.records.tokenizer import BytesTokenizer, TextTokenizer, loaded_tokenizer
@@ -309,7 +309,7 @@ def read_piece(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows
         size = piece_bytes(source, piece)
         count = 0
         columns = None if chat else job.columns
-        for table, first, share in read_row_groups(source.path, piece.begin, piece.end, columns, source.columns):
+        for table, first, share in read_row_groups(source.path, piece.begin, piece.end, columns):
             consumed = int(size * share) - count
             count += consumed
             yield Rows(source.path, table, parse, range(first, first + table.num_rows), "row {}".format), consumed
@@ -321,5 +321,4 @@ def read_piece(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows
         return f"line {lines_before(source.path, piece.begin) + number}"
 
     for numbers, rows, consumed in read_blocks(source.path, source.compression, job.max_line_bytes, piece.begin, end):
-        placed = [PlacedRow(row, source.columns) for row in rows] if source.columns else rows
-        yield Rows(source.path, placed, parse, numbers, name), consumed
+        yield Rows(source.path, rows, parse, numbers, name), consumed

@@ -23,7 +23,6 @@ def build(
     inputs: Path | Sequence[Path],
     out: Path,
     *,
-    split: str | None = None,
     tokenizer: str | None = None,
     vocab_size: int | None = None,
     eos: str | int | None = None,
@@ -50,7 +49,6 @@ def build(
     Args:
         inputs: Files, or directories of files.
         out: Directory of the dataset.
-        split: Of directories with several splits, that to read, such as "train"; "all" for every one.
         tokenizer: "bytes", a tokenizer.json or a transformers folder, or for tokens as input their vocab_size.
         vocab_size: For tokens as input, how many ids there are.
         eos: Token, or id, that ends a document.
@@ -101,7 +99,7 @@ def build(
             "an id, since there is no tokenizer to look it up",
             "pass eos as an id, or a tokenizer",
         )
-    sources = find_sources([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs, split)
+    sources = find_sources([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)
     loaded = None if tokenizer is None else load_tokenizer(tokenizer, eos, ends=append_eos)
     if columns is None and chat is None:
         columns = detect_columns(sources, max_line_bytes=max_line_bytes, strict=on_bad is None)

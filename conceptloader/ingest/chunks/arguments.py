@@ -22,15 +22,15 @@ from conceptloader.ingest.chunks.build import Chunked, annotate_chunked, build_c
 from conceptloader.ingest.chunks.join import Documents
 from conceptloader.ingest.chunks.options import Chunks
 from conceptloader.ingest.chunks.report import Joined
-from conceptloader.ingest.layouts.find import input_files
+from conceptloader.ingest.files import input_files
 
 CONTENT = "text", "tokens"
 
 
-def parquet_files(paths: Sequence[str], split: str | None = None) -> tuple[str, ...]:
+def parquet_files(paths: Sequence[str]) -> tuple[str, ...]:
     """The parquet files that `paths` name, in that order, see `input_files`. Raises: ConfigError, InputError."""
-    found = input_files(paths, split)
-    wrong = [file.path for file in found if not file.path.lower().endswith((".parquet", ".parq"))]
+    found = input_files(paths)
+    wrong = [file for file in found if not file.lower().endswith((".parquet", ".parq"))]
     if wrong or (paths and not found):
         raise ConfigError(
             wrong[0] if wrong else ", ".join(paths),
@@ -38,15 +38,7 @@ def parquet_files(paths: Sequence[str], split: str | None = None) -> tuple[str, 
             "a parquet file, or a directory of parquet files",
             "pass files that end in .parquet, or write these as parquet",
         )
-    for file in found:
-        if file.columns:
-            raise ConfigError(
-                file.path,
-                f"column {min(file.columns)!r} in the names of its folders",
-                "columns that the file holds",
-                "write them into the file",
-            )
-    return tuple(file.path for file in found)
+    return tuple(found)
 
 
 def _read_chunks(arguments: argparse.Namespace) -> Chunks:
@@ -77,7 +69,7 @@ def _read_documents(arguments: argparse.Namespace) -> Documents:
                 "pass --column with text or tokens only",
             )
     tokens, content = next(((name == "tokens", column) for name, column in names.items()), (False, "text"))
-    files, keep = parquet_files(arguments.inputs, arguments.split), getattr(arguments, "metadata_column", ())
+    files, keep = parquet_files(arguments.inputs), getattr(arguments, "metadata_column", ())
     return Documents(files=files, content=content, tokens=tokens, keep=keep)
 
 

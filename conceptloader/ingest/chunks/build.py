@@ -177,7 +177,6 @@ def annotate_chunked(
             span_unit="token" if documents.tokens else "character",
             columns={"id": chunks.join, "content": documents.content},
             ignored=documents.keep,
-            split=None,  # which the documents were chosen by
             joined=chunked.told(joined.to_json()),
         )
         found = annotate(dataset, joined.files, chunked.path, options, roots, workers=chunked.workers)

@@ -120,7 +120,7 @@ def first_columns(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> tup
     """The first file that holds a record, and names of the columns in its first block."""
     for source in sources:
         if source.row_groups is not None:
-            return source.path, {*column_types(source.path), *source.columns}
+            return source.path, {*column_types(source.path)}
         for numbers, rows, _ in read_blocks(source.path, source.compression, limit):
             names: set[str] = set()
             problem: InputError | None = None
@@ -130,7 +130,7 @@ def first_columns(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> tup
                 except ValueError as error:  # reading the shard says it, or leaves the record out
                     problem = problem or InputError.saying(source.row_name(number), str(error))
             if names:
-                return source.path, names | source.columns.keys()
+                return source.path, names
             if problem is not None:
                 raise problem
     shown = ", ".join(source.path for source in sources[:5]) + (", ..." if len(sources) > 5 else "")

@@ -3,8 +3,8 @@
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import xxhash
@@ -13,11 +13,10 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.format.write.build import OtherBuild
-from conceptloader.ingest.layouts.find import input_files, skipped_files
-from conceptloader.ingest.layouts.names import EXPECTED, kind_of
+from conceptloader.ingest.files import EXPECTED, input_files, kind_of
 from conceptloader.ingest.parquet import row_groups
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES, is_csv, read_blocks
-from conceptloader.ingest.records.records import PlacedRow, read_record, with_values
+from conceptloader.ingest.records.records import read_record
 from conceptloader.ingest.records.table import read_objects
 from conceptloader.storage.durable import write_file
 
@@ -37,7 +36,6 @@ class Source:
     file, else None.
     sample: xxh3-64 of pieces spread over the file; with `size` it tells a changed file without reading all of it.
     stamp: (modification, change of status, inode, device) as found before anything was read, times in ns.
-    columns: of one value each, which its path says.
     """
 
     path: str
@@ -47,7 +45,6 @@ class Source:
     size: int
     sample: str
     stamp: tuple[int, int, int, int] = (0, 0, 0, 0)
-    columns: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def whole(self) -> bool:
@@ -95,16 +92,12 @@ def read_rows(
     """
     try:
         if source.row_groups is not None:
-            for number, record in read_objects(source.path, column):
-                try:
-                    yield number, with_values(record, source.columns) if source.columns else record
-                except ValueError as error:
-                    raise InputError.saying(source.row_name(number), str(error)) from error
+            yield from read_objects(source.path, column)
             return
         for numbers, rows, _ in read_blocks(source.path, source.compression, MAX_LINE_BYTES):
             for number, row in zip(numbers, rows, strict=True):
                 try:
-                    record = read_record(PlacedRow(row, source.columns) if source.columns else row)
+                    record = read_record(row)
                 except ValueError as error:
                     on_bad(f"{source.row_name(number)}: {error}")
                     continue
@@ -113,28 +106,22 @@ def read_rows(
         on_bad(str(error))
 
 
-def find_sources(inputs: Sequence[str | os.PathLike[str]], split: str | None = None) -> list[Source]:
+def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
     """The files that `inputs` name, see `input_files`.
 
     Raises: ConfigError and InputError as that does, and for a file twice or none at all.
     """
-    files = input_files(inputs, split)
-    paths = [file.path for file in files]
+    paths = input_files(inputs)
     if not paths:
-        named = ", ".join(os.fspath(one) for one in inputs)
-        skipped = "; ".join(skipped_files(inputs)) or "no file is there"
-        expected = f"files that end in {EXPECTED}"
+        named, expected = ", ".join(os.fspath(one) for one in inputs), f"files that end in {EXPECTED}"
         fix = "pass files with such names, or a directory that holds some"
-        raise InputError(f"inputs {named}", f"an empty corpus ({skipped})", expected, fix)
+        raise InputError(f"inputs {named}", "an empty corpus", expected, fix)
     real = [os.path.abspath(path) for path in paths]
     repeated = next((path for path in real if real.count(path) > 1), None) if len(set(real)) < len(real) else None
     if repeated:
         raise ConfigError(f"input {repeated}", "it twice", "each file once", f"pass {repeated} once")
     top = os.path.commonpath([os.path.dirname(path) for path in real])
-    sources = [
-        replace(_describe(path, os.path.relpath(path, top), *kind_of(path)), columns=file.columns)
-        for path, file in zip(real, files, strict=True)
-    ]
+    sources = [_describe(path, os.path.relpath(path, top), *kind_of(path)) for path in real]
     met: dict[tuple[int, ...], str] = {}
     for source in sources:
         first = met.setdefault(source.stamp[2:], source.path)

@@ -3,7 +3,6 @@
 import json
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,38 +22,7 @@ from conceptloader.kernels.digits import parse_digits
 _FAR = 1 << 62  # more than any text has characters
 
 
-@dataclass(frozen=True)
-class PlacedRow:
-    """A row of a file whose path says values of more columns."""
-
-    row: bytes | CsvRow
-    columns: Mapping[str, str | None]
-
-    def read(self) -> dict[str, Any]:
-        """Raises: ValueError."""
-        return with_values(read_record(self.row), self.columns)
-
-
-def with_values(record: dict[str, Any], columns: Mapping[str, str | None]) -> dict[str, Any]:
-    """A record with the values of columns that its path says. Raises: ValueError where it has another one itself."""
-    for name in columns.keys() & record.keys():
-        check_same(name, record[name], columns[name])
-    return {**columns, **record}
-
-
-def check_same(name: str, value: Any, said: str | None) -> None:
-    """Raise ValueError if a value of a record is not that which its path says, as text."""
-    try:
-        same = value == said or (None not in (value, said) and (str(value) == said or float(value) == float(str(said))))
-    except (TypeError, ValueError):
-        same = False
-    if not same:
-        raise ValueError(
-            f"{name}: found {value!r:.100}, expected {said!r:.100}, as the name of its folder says; correct one"
-        )
-
-
-def read_record(row: bytes | CsvRow | PlacedRow) -> dict[str, Any]:
+def read_record(row: bytes | CsvRow) -> dict[str, Any]:
     """The record that a line of JSON or a row of CSV is. Raises: ValueError that says what is wrong with it."""
     return parse_json(row) if isinstance(row, bytes) else row.read()
 
@@ -125,7 +93,7 @@ def _renamed(span: Any, column: str, columns: Columns) -> Any:
     return found
 
 
-def _read_tokens(column: str, key: bytes, row: bytes | CsvRow | PlacedRow) -> dict[str, Any]:
+def _read_tokens(column: str, key: bytes, row: bytes | CsvRow) -> dict[str, Any]:
     """`read_record` with token ids as an array where the fast way works: 1.5 times less CPU time for a whole build."""
     cut = cut_list(row, key) if isinstance(row, bytes) else None
     if cut is not None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise, repeat
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatc
 from conceptloader.ingest.records.columns import Columns, own_text
 from conceptloader.ingest.records.documents import Documents, check_own, each
 from conceptloader.ingest.records.features import decoded, features_of, holds_json, meant
-from conceptloader.ingest.records.records import check_same
 from conceptloader.ingest.records.tokenized import as_trained
 from conceptloader.ingest.records.vocabulary import Concepts
 
@@ -28,22 +26,6 @@ def column_types(path: str) -> dict[str, Any]:
     """Pyarrow's types of the columns, by name."""
     with open_parquet(path) as file:
         return {column.name: column.type for column in file.schema_arrow}
-
-
-def with_columns(table: Any, columns: Mapping[str, str | None]) -> Any:
-    """A record batch with columns that have one value, those that it lacks. Raises: BadRow for another value of one."""
-    import pyarrow as pa
-
-    for name in columns:
-        if name in table.schema.names:
-            for value in objects_of(table.column(name).unique(), name):
-                try:
-                    check_same(name, value, columns[name])
-                except ValueError as error:
-                    raise BadRow(-1, str(error)) from error
-            continue
-        table = table.append_column(name, pa.array([columns[name]] * table.num_rows, pa.string()))
-    return table
 
 
 def read_objects(path: str, column: str | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -95,13 +77,12 @@ def read_row_groups(
     begin: int,
     end: int,
     columns: Columns | None,
-    more: Mapping[str, str | None] = MappingProxyType({}),
     ignored: Collection[str] = (),
     numbers: Collection[str] = (),
 ) -> Iterator[tuple[Any, int, float]]:
     """Pyarrow record batches of row groups [begin, end), of the wanted columns only (None: all but those `ignored`).
 
-    more: columns with one value that the file lacks. numbers: those whose labels are numbers, where `columns` is None.
+    numbers: columns whose labels are numbers, where `columns` is None.
 
     With each: the number (from 0, in the file) of its first row, and the share of rows that has been read after it.
 
@@ -109,7 +90,7 @@ def read_row_groups(
     """
     with open_parquet(path) as file:
         names = file.schema_arrow.names
-        problem = columns.problem({*names, *more}) if columns is not None else None
+        problem = columns.problem(names) if columns is not None else None
         if problem:
             raise InputError.saying(path, problem)
         asked = columns.wanted() if columns is not None else [name for name in names if name not in ignored]
@@ -125,10 +106,8 @@ def read_row_groups(
             try:
                 for table in file.iter_batches(batch_size=rows, row_groups=[group], columns=wanted, use_threads=False):
                     table = meant(table, features, numbers)
-                    yield with_columns(table, more), row, (row + table.num_rows - first) / sum(counts[begin:])
+                    yield table, row, (row + table.num_rows - first) / sum(counts[begin:])
                     row += table.num_rows
-            except BadRow as error:
-                raise InputError.saying(path, error.problem) from error
             except (OSError, ValueError) as error:  # pyarrow's exceptions are of these kinds
                 raise InputError(
                     f"{path}: row group {group}, from row {row} on",

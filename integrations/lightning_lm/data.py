@@ -220,9 +220,9 @@ class Acknowledge(pl.Callback):
         loader, progress = self._loader, trainer.fit_loop.epoch_loop.batch_progress
         loader.check_accumulation(trainer.accumulate_grad_batches, "Trainer(accumulate_grad_batches=...)")
         loader.check_step(steps_made(trainer))
-        limited = self._is_limited(trainer.num_training_batches)
+        self._check_epochs(trainer)
         if progress.total.ready:
-            self._convert(progress, limited)
+            self._convert(progress)
         self._check_end(trainer)
         if self._data.run_log is not None:
             loader.log_start(self._data.run_log, loader.steps or 0)
@@ -258,9 +258,17 @@ class Acknowledge(pl.Callback):
                 steps, planned, steps,
             )  # fmt: skip
 
-    def _is_limited(self, batches: int | float) -> bool:
-        """Whether limit_train_batches ends epochs; raises ConfigError unless all end with a whole step."""
+    def _check_epochs(self, trainer: Any) -> None:
+        """Raise ConfigError unless epochs are those of the loader, and end with a whole step."""
         loader, position = self._loader, self._loader.consumed_samples
+        batches: int | float = trainer.num_training_batches
+        if trainer.overfit_batches:
+            raise ConfigError(
+                "Trainer(overfit_batches=...)",
+                str(trainer.overfit_batches),
+                "nothing: each epoch would read other samples",
+                "omit overfit_batches, and train on few documents, by a split such as [0, 0.01] of each dataset",
+            )
         epoch, a_step = loader.run.epoch_samples, loader.micro_batches_per_step
         if epoch is not None and (position - loader.run.count_start) % loader.step_samples:
             raise ConfigError(
@@ -278,13 +286,19 @@ class Acknowledge(pl.Callback):
                 f"a multiple of the {a_step} of a step: the last step would have fewer",
                 f"set limit_train_batches={batches // a_step * a_step or a_step}",
             )
-        return limited
+        if limited and epoch is not None and not trainer.fast_dev_run:
+            raise ConfigError(
+                "Trainer(limit_train_batches=...)",
+                f"epochs of {batches} micro batches",
+                f"{len(loader)}, those of epoch_samples={epoch}: the rest of them would be an epoch of its own",
+                f"omit limit_train_batches, and set epoch_samples={int(batches) * loader.run.partition.group}",
+            )
 
-    def _convert(self, progress: Any, limited: bool) -> None:
+    def _convert(self, progress: Any) -> None:
         """Lightning steps where the micro batches of an epoch are a multiple of those of a step."""
         loader, epoch = self._loader, self._loader.run.epoch_samples
         current = progress.current.ready * loader.micro_batches // progress.total.ready
-        if epoch is not None and not limited and current:
+        if epoch is not None and current:
             group = loader.run.partition.group
             current = (loader.consumed_samples - loader.run.count_start - group) % epoch // group + 1
         for count, ready in (progress.current, current), (progress.total, loader.micro_batches):

@@ -188,3 +188,30 @@ def test_weights_of_a_mixing_hold_from_the_next_step(tmp_path: Path, num_samples
                 break
     assert drawn == by_hand
     assert {one for batch in by_hand[4:] for one in batch[2:]} == {0}, "the file's weights, from the third step on"
+
+
+@pytest.mark.parametrize(
+    ("options", "found", "fix"),
+    [
+        ({"limit_train_batches": 4}, "epochs of 4 micro batches", "set epoch_samples=16"),
+        ({"limit_train_batches": 0.67}, "epochs of 4 micro batches", "set epoch_samples=16"),
+        ({"overfit_batches": 2}, "2", "split"),
+        ({"overfit_batches": 0.5}, "0.5", "split"),
+    ],
+)
+def test_epochs_that_the_trainer_cuts_are_refused(config: str, options: Any, found: str, fix: str) -> None:
+    """Silently, an epoch would have fewer steps than planned, or each epoch other samples than those to overfit."""
+    data = ConceptDataModule(config, micro_batch_size=MICRO, global_batch_size=2 * MICRO, epoch_samples=6 * MICRO)
+    made = trainer(max_epochs=3, accumulate_grad_batches=2, **options)
+    with raises(ConfigError, f"Trainer({[*options][0]}=...)", found, fix=fix):
+        made.fit(model := Model(), datamodule=data)
+    assert model.seen == []
+
+
+def test_runs_that_the_trainer_cuts_once(config: str) -> None:
+    for options, samples in ({"fast_dev_run": 4}, 16), ({"limit_train_batches": 4, "max_epochs": 2}, 32):
+        epoch = {"epoch_samples": 6 * MICRO} if "fast_dev_run" in options else {}
+        data = ConceptDataModule(config, micro_batch_size=MICRO, global_batch_size=2 * MICRO, **epoch)
+        model = Model()
+        trainer(accumulate_grad_batches=2, **options).fit(model, datamodule=data)
+        assert model.seen == list(range(samples))

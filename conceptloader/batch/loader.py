@@ -114,7 +114,7 @@ class BaseLoader(Shown, Generic[B]):
         self._ahead: Prefetcher[Task, Any] | None = None
         self._reader = open_reader(self.blend, dp_rank)
         self._place(device, check_ranks)
-        if len(self.blend.spec.phases) > 1 and dp_rank == 0:
+        if dp_rank == 0:
             self.blend.look_ahead(self.run.yielded)
 
     def _share(self, dp_rank: int | None, dp_size: int | None) -> tuple[int, int]:

@@ -32,6 +32,9 @@ from conceptloader.order.weights import exact_weights, tempered
 
 logger = logging.getLogger(__name__)
 
+MOST_UNREAD = 0.05
+"""Share of a dataset's tokens that may be in no sample without a warning."""
+
 # What may differ between ranks, besides where files lie: how they are read.
 _LOCAL = ("loader", "allowed_roots", "exclude", "continue_from")
 
@@ -199,19 +202,49 @@ class Blend(Shown):
         """What has to be equal on all ranks that read it; see `facts_of`."""
         return facts_of(self.config, self.spec, **more)
 
-    def look_ahead(self, consumed: int) -> None:
-        """Look at the files of the datasets that join after sample `consumed`, as their first samples will.
+    def cut(self, view: View, most: int = 64) -> tuple[int, float, float]:
+        """(documents that `view` reads, share of them that are longer than a sample, share of tokens in no sample).
 
-        A missing one is found now, not hours later. For one rank of a run.
+        most: Documents of which the shares are, where it reads more: some that follow each other, in eight places.
+        """
+        if view.by_document:
+            first, count = view.start, view.count
+        else:
+            first, end = map(view.dataset.documents_before, view.member.token_range)
+            count = end - first
+        places = np.random.default_rng(0).integers(0, max(1, count - most // 8), (8, 1)) + np.arange(most // 8)
+        chosen = np.arange(count) if count <= most else np.unique(places)
+        lengths = np.array([np.diff(view.dataset.document_range(first + k))[0] for k in chosen.tolist()])
+        room = (self.config.seq_len or 0) + view.by_document
+        longer = np.maximum(lengths - room, 0)
+        drops = view.by_document or (view.packs is not None and view.packs.packing.overflow == "crop")
+        return count, (longer > 0).sum() / max(1, count and len(lengths)), drops * longer.sum() / max(1, lengths.sum())
+
+    def look_ahead(self, consumed: int) -> None:
+        """Warn of tokens in no sample, and look at the files of datasets that join later.
+
+        These join after sample `consumed`, and are looked at as their first samples will.
+
+        A missing file is found now, not hours later. For one rank of a run.
 
         Raises FormatError for a file of another size than its manifest says, ReadError for one that is not there.
         """
+        for view in self.views:
+            lost = 0.0 if view is None or view.kind == "window" else self.cut(view)[2]
+            if view is not None and lost > MOST_UNREAD:
+                logger.warning("%s: %s", view.name, unread(lost))
         now_at = Skips(self.spec.skips).global_index(consumed)
         current = sum(phase.start <= now_at for phase in self.spec.phases) - 1
         now = set(self.spec.phases[current].weights) if self.spec.phases else set()
         later = {name for phase in self.spec.phases[current + 1 :] for name in phase.weights} - now
         for name in sorted({self.spec.members[member].dataset for member in later} & set(self.datasets)):
             self.datasets[name].files.look()
+
+
+def unread(share: float) -> str:
+    """What to say about a dataset of whose tokens this share is after the room of a sample."""
+    fix = "to read them, set packing: {overflow: split}, or a larger seq_len"
+    return f"{share:.1%} of the tokens are in no sample, at the ends of documents that are longer; {fix}"
 
 
 def facts_of(config: Config, spec: OrderSpec, **more: Any) -> dict[str, Any]:

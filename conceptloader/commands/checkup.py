@@ -12,17 +12,16 @@ from conceptloader.base.hashing import fingerprint
 from conceptloader.batch.layout import Batch
 from conceptloader.batch.open import open_reader
 from conceptloader.blend import Blend, View
+from conceptloader.blend.blend import MOST_UNREAD, unread
 from conceptloader.blend.mask import Mask
 from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError
-from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.write.build import open_writer
 from conceptloader.ingest.build.unaligned import read_losses
 from conceptloader.order.sequential import Sequential
 
 _BATCH, _BATCHES, _DOCUMENTS = 16, 16, 1000  # that are looked at
-_MOST_LEFT_OUT = 0.05  # of the tokens of a dataset
 _ALL_OF_THEM = "`packing` reads all of them, and pads"
 _MOST_WITHOUT_LOSS = 0.5  # of the labels; more of them are likely to be a mistake
 
@@ -86,13 +85,14 @@ def _documents(blend: Blend) -> Iterator[Finding]:
     for view in blend.views:
         if view is None or not view.dataset.num_documents:
             continue
-        documents = view.dataset.num_documents
+        documents, longer, lost = blend.cut(view, _DOCUMENTS)
         if view.kind == "window":
-            text = f"at most {min(1.0, view.count / documents):.1%} of {documents:,} are cut by the end of a window; "
-            text += "`packing` keeps them whole"
+            text = f"at most {min(1.0, view.count / max(1, documents)):.1%} of {documents:,} are cut by the end of a "
+            text += "window; `packing` keeps them whole"
         else:
-            text = f"{_longer(view.dataset, blend.config.seq_len or 0):.1%} of {documents:,} are longer than a sample"
-        yield Finding("documents", True, f"{view.name}: {text}")
+            text = f"{longer:.1%} of {documents:,} are longer than a sample"
+            text += f"; {unread(lost)}" if lost else ""
+        yield Finding("documents", lost <= MOST_UNREAD, f"{view.name}: {text}")
 
 
 def _tails(blend: Blend) -> Iterator[Finding]:
@@ -106,7 +106,7 @@ def _tails(blend: Blend) -> Iterator[Finding]:
         text = (
             f"{view.name}: {end - first - read:,} of {end - first:,} tokens ({share:.1%}), at the end, are in no window"
         )
-        yield Finding("tail", share <= _MOST_LEFT_OUT, text if share <= _MOST_LEFT_OUT else f"{text}; {_ALL_OF_THEM}")
+        yield Finding("tail", share <= MOST_UNREAD, text if share <= MOST_UNREAD else f"{text}; {_ALL_OF_THEM}")
 
 
 def _overlaps(views: list[View]) -> Iterator[Finding]:
@@ -157,13 +157,6 @@ def _masked(blend: Blend) -> Iterator[Finding]:
         texts.append(text)
     if texts:
         yield Finding("masked", not blend.unknown_ids, "no loss by exclude: " + "; ".join(texts))
-
-
-def _longer(dataset: Dataset, seq_len: int) -> float:
-    """Share of some documents with more tokens than a sample has room for."""
-    some = np.random.default_rng(0).integers(0, dataset.num_documents, _DOCUMENTS)
-    lengths = np.array([np.diff(dataset.document_range(number))[0] for number in some.tolist()])
-    return float((lengths > seq_len + 1).mean())
 
 
 def _samples(blend: Blend, total: int) -> Iterator[Finding]:

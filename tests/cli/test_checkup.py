@@ -1,6 +1,7 @@
 """What `conceptloader doctor` says of a configuration's samples, beside what the loader gives."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import conceptloader as cl
 from conceptloader.base.hashing import fingerprint
 from conceptloader.cli import main
 from conceptloader.errors import FormatError
+from conceptloader.testing import random_documents, write_dataset
 from tests.registered import registered
 
 Capture = pytest.CaptureFixture[str]
@@ -188,9 +190,49 @@ def test_too_many_epochs(data: Path, tmp_path: Path, capsys: Capture) -> None:
 
 def test_packs_and_documents(data: Path, tmp_path: Path, capsys: Capture) -> None:
     found = doctor(data, tmp_path, capsys, code=0, packing={})
-    lengths = [11 * (4 + k % 5) + 1 for k in range(40)]
-    share = np.mean(np.array(lengths)[np.random.default_rng(0).integers(0, 40, 1000)] > 33)
-    assert found["documents"]["text"] == f"web: {share:.1%} of 40 are longer than a sample"
+    lengths = np.array([11 * (4 + k % 5) + 1 for k in range(40)])
+    assert found["documents"]["text"] == f"web: {np.mean(lengths > 32):.1%} of 40 are longer than a sample"
+
+
+def test_tokens_in_no_sample(data: Path, tmp_path: Path, capsys: Capture, caplog: pytest.LogCaptureFixture) -> None:
+    """Of each dataset as it is read, in a split as well: what the batches of an epoch hold, and what doctor says."""
+    write_dataset(tmp_path / "docs", random_documents(300, seed=3), shards=2, mode="document")
+    write_dataset(tmp_path / "web", random_documents(300, seed=3), shards=2)
+    docs, web = ({"path": str(tmp_path / name), "split": [0.5, 1]} for name in ("docs", "web"))
+    truncated = {"packing": {"overflow": "truncate"}}
+    for dataset, more in ((docs, {}), (web, truncated), (web, {"packing": {}}), (web, {})):
+        config: dict[str, Any] = {"seq_len": 24, "order": "sequential", "datasets": {"a": dataset}, **more}
+        (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+        caplog.clear()
+        with cl.batches(config, micro_batch_size=1) as loader:
+            view = loader.blend.views[0]
+            assert view is not None
+            ranges = [view.dataset.document_range(k) for k in range(300)]
+            first, end = view.member.token_range
+            if view.by_document:
+                first, end = ranges[view.start][0], ranges[view.start + view.count - 1][1]
+            mine = [one for one in ranges if first <= one[0] < end]
+            read = sum(int(batch["loss_mask"].sum()) for batch in loader) + len(mine) * (view.kind != "window")
+        warned = [one for one in caplog.messages if "in no sample" in one]
+        assert main(["doctor", str(tmp_path / "run.yaml"), "--seconds", "0.05"]) == (
+            dataset is docs or more == truncated
+        )
+        text = capsys.readouterr().out
+        said = re.search(r"(BAD|ok )  documents   a: (.*)", text)
+        assert said is not None
+        if view.kind == "window":
+            cut = sum(any(a < first + k * 24 < z for k in range(1, view.count + 1)) for a, z in mine) / len(mine)
+            assert cut <= float(re.findall(r"at most ([\d.]+)%", said[2])[0]) / 100
+        lost = 1 - read / (end - first)
+        found = re.search(r"([\d.]+)% of the tokens are in no sample", said[2])
+        if dataset is docs or more == truncated:
+            assert said[1] == "BAD"
+            assert found is not None
+            assert float(found[1]) / 100 == pytest.approx(lost, abs=0.02)
+            (line,) = warned
+            assert "overflow: split" in line
+        else:
+            assert (said[1], found, warned) == ("ok ", None, [])
 
 
 def test_more_samples_than_a_finite_order_has(data: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -158,6 +158,7 @@ class BatchReader:
         if self._pass(work) != system.OK:
             # Attempts are counted for each read: the handles of many shards may go stale at once.
             retrying(partial(self._complete, work), work.place)
+            self._files.handles.shrink()
         if work.spent_ns > LATE_NS * len(work.samples):
             self._late = _LATE_BATCHES
         elif self._late:
@@ -219,6 +220,7 @@ class BatchReader:
         files, state, first = self._files, work.state, int(work.state["complete"])
         if first != work.passed:  # the samples before are complete
             work.passed, work.passes = first, 0
+            files.handles.shrink()
         work.passes += 1
         most = files.handles.capacity // (4 * files.files.shape[1] * len(self._running))
         opened: set[int] = set()

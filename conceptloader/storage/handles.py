@@ -26,7 +26,8 @@ _SOFT_LIMIT = 65_536
 class Handles:
     """About `capacity` open files, by default what the system's limit allows; the least recently used go first.
 
-    Those of reads under way come on top, up to twice the capacity; from there on an open waits for such reads to end.
+    They are closed by `shrink`, once a sample is read, which may need more than that. Those of reads under way come on
+    top, up to twice the capacity; from there on an open waits for such reads to end.
     """
 
     lock: threading.Condition
@@ -68,19 +69,21 @@ class Handles:
     def end(self, clock: int) -> None:
         with self.lock:
             self._active.discard(clock)
-            if self._kept > self.capacity:  # many opened files at the same time
-                self._evict(self.capacity)
             if self._retired:
                 self._close_retired()
 
+    def shrink(self) -> None:
+        """Close what was used least recently if there is more than the capacity: whatever a reader needs is read."""
+        with self.lock:
+            if self._kept > self.capacity:
+                self._evict(self.capacity - self.capacity // 8)
+
     def open(self, opener: Callable[[], int]) -> int:
-        """What `opener` returns, after making room for it. Not to be called between begin and end.
+        """What `opener` returns. Not to be called between begin and end.
 
         Raises: what it raises, ReadError for a limit of the system only if that is met with all idle files closed.
         """
         with self.lock:
-            if self._kept >= self.capacity:
-                self._evict(self.capacity - max(1, self.capacity // 8))
             while self.count >= 2 * self.capacity and self._retired:
                 self.lock.wait()
         try:

@@ -106,6 +106,7 @@ class LocalFiles:
             raise
         finally:
             table.handles.end(clock)
+            table.handles.shrink()
 
     def begin(self, file: Expected) -> tuple[int, int]:
         """(clock, descriptor) of a read, which ends with `end` of the handles."""

@@ -72,11 +72,11 @@ def test_dataloader_workers(data: Path, truth: list[list[int]], method: str) -> 
 
 
 def test_64_threads_on_one_reader_while_descriptors_are_evicted(data: Path, truth: list[list[int]]) -> None:
-    """Those of two shards, so that every read evicts what another thread is using; in the end they take turns."""
+    """Fewer descriptors than a shard has files, so that every read evicts what another thread is using."""
     blend = cl.open_blend(cl.load_config(configuration(data)))
     reader = open_reader(blend)
     if isinstance(reader, BatchReader):
-        reader._files = OpenFiles(reader._tables, Handles(16))
+        reader._files = OpenFiles(reader._tables, Handles(6))
     else:
         for ds in blend.datasets.values():
             ds.files.source = LocalFiles(handles=Handles(2))

@@ -73,7 +73,7 @@ class Handles:
                 self._close_retired()
 
     def shrink(self) -> None:
-        """Close what was used least recently if there is more than the capacity: whatever a reader needs is read."""
+        """Close what was used least recently if there is more than the capacity: all that a reader needs is read."""
         with self.lock:
             if self._kept > self.capacity:
                 self._evict(self.capacity - self.capacity // 8)

@@ -17,6 +17,7 @@ from conceptloader.base.patching import Patch
 from conceptloader.base.tested import warn_untested
 from conceptloader.blend import open_blend
 from conceptloader.errors import ConfigError
+from conceptloader.order.progress.runlog import RunLog
 
 from .batches import make_dataloader
 from .data import StageDataset, open_stage
@@ -99,6 +100,8 @@ class Run:
                 "call install() before DistributedTrainer",
             )
         asked = SimpleNamespace(**kwargs)
+        if self.saved is not None and asked.parallel_context.world_pg.rank() == 0:
+            _warn_of_edits(self.config)
         self.dataset = open_stage(
             open_blend(config.settings(asked.seed).with_seq_len(asked.sequence_length)),
             config.options(),
@@ -150,6 +153,23 @@ class Run:
         for batch in original(dataloader=stock_keys(), parallel_context=parallel_context, config=config):
             kept = aside.popleft()
             yield {**batch, **{key: value.to("cuda") if hasattr(value, "to") else value for key, value in kept.items()}}
+
+
+def _warn_of_edits(config: Any) -> None:
+    """Say which data stages before the present one are not as they were trained, by the run log."""
+    log = RunLog(config.checkpoints.checkpoints_path)
+    logged = {start.data_stage: log.config(start) for start in log.starts}
+    for stage in config.data_stages[:-1]:
+        trained = logged.get(stage.name)
+        if trained is None or not is_ours(stage.data.dataset):
+            continue
+        seq_len = stage.sequence_length or config.tokens.sequence_length
+        now = stage.data.dataset.settings(stage.data.seed).with_seq_len(seq_len).to_dict()
+        if changed := sorted(key for key in {*now, *trained} if now.get(key) != trained.get(key)):
+            logger.warning(
+                "data stage %r was trained with other settings than it has now (%s): the change has no effect; put "
+                "changes into the last stage", stage.name, ", ".join(changed),
+            )  # fmt: skip
 
 
 def patches(run: Run) -> list[Patch]:

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from conceptloader.base.packages import need_add_on
@@ -180,14 +181,13 @@ def _from_nanoset(section: Mapping[str, Any], root: Mapping[str, Any], where: st
     The tables of documents go into the folder of the checkpoints. Documents are distinguished where nanotron would do
     so.
     """
-    for key in ("dataset_read_path", "dataset_max_tokens"):
-        if section.get(key) is not None:
-            raise ConfigError(
-                f"{where}.{key}",
-                "it with conceptloader's data, which read all of dataset_folder",
-                f"no {key}",
-                f"omit {where}.{key}",
-            )
+    if section.get("dataset_max_tokens") is not None:
+        raise ConfigError(
+            f"{where}.dataset_max_tokens",
+            "it with conceptloader's data, which read all of dataset_folder",
+            "no dataset_max_tokens",
+            f"omit {where}.dataset_max_tokens",
+        )
     from nanotron.config import NanosetDatasetsArgs
 
     theirs = {f.name for f in dataclasses.fields(NanosetDatasetsArgs)}
@@ -201,20 +201,42 @@ def _from_nanoset(section: Mapping[str, Any], root: Mapping[str, Any], where: st
             f"a weight for each of {len(folders)} folders",
             f"set {where}.dataset_weights to {len(folders)} weights",
         )
+    read = section.get("dataset_read_path") or folders
+    read = [read] if isinstance(read, str) else list(read)
+    if len(read) != len(folders):
+        raise ConfigError(
+            f"{where}.dataset_read_path",
+            len(read),
+            f"a folder for each of {len(folders)} in dataset_folder",
+            f"set {where}.dataset_read_path to {len(folders)} folders",
+        )
+    for folder, copy in zip(folders, read, strict=True):
+        if missing := sorted(_token_files(folder) - _token_files(copy)):
+            raise ConfigError(
+                f"{where}.dataset_read_path",
+                f"{copy} without {missing[0]}, one of {len(missing)} files of {folder}",
+                "a copy of all files: the order is one of all windows",
+                f"copy the files of {folder} to {copy}",
+            )
     saved = (root.get("checkpoints") or {}).get("checkpoints_path")
     masked = ((root.get("model") or {}).get("model_config") or {}).get("_use_doc_masking")
     outputs = {"position_ids": "document", "mask_document_boundaries": True}
     cache = saved and os.path.join(saved, f".{TYPE}")  # s3_upload.remove_after_upload removes folders without a dot
     adopt = need_add_on("conceptloader.ingest.adopt.in_place", f"{where}.dataset_folder")
     try:
-        datasets = adopt.datasets_in_place((folders, weights), cache)
+        datasets = adopt.datasets_in_place((read, weights), cache, folders)
     except ConfigError as error:
-        raise error.within(f"{where}.dataset_folder") from error
+        raise error.within(f"{where}.{'dataset_folder' if read == folders else 'dataset_read_path'}") from error
     return {
         **({"outputs": outputs} if masked and section.get("return_positions", True) else {}),
         **{key: value for key, value in section.items() if key not in theirs},
         **datasets,
     }
+
+
+def _token_files(folder: str) -> set[str]:
+    """Names in a folder; none of a URL, whose files are known where they are read."""
+    return {str(file.relative_to(folder)) for file in Path(folder).rglob("*.ds")}
 
 
 def no_tokenizer() -> Any:

@@ -175,6 +175,11 @@ def test_a_second_data_stage(tmp_path: Path, checkpoints: Path, data: dict[str, 
     again = succeeds(tmp_path / "b", config)  # its own resume, from step 6
     assert_seen(again, oracle, Layout(dp=2), range(7, 8), start=48, **PLAN)
     assert again.losses() == result.losses(7)
+    assert "data stage" not in again.output.replace("data stages", "")
+    stages[0] = {**stages[0], "data": support.data(second)}
+    edited = support.config(checkpoints, stages=stages, dp=2, interval=2, steps=8, resume=True)
+    said = succeeds(tmp_path / "c", edited).output
+    assert said.count("data stage 'first' was trained with other settings than it has now (datasets)") == 1
 
 
 def test_losses_of_packs_are_those_of_a_loop_by_hand(tmp_path: Path, dataset: dict[str, Any]) -> None:

@@ -30,6 +30,24 @@ def parsed(tmp_path_factory: pytest.TempPathFactory, dataset: dict[str, Any], na
         "nanoset": nanoset,
         "nanoset of ours": {"type": "conceptloader", **nanoset, "dataset_folder": str(folder / "tokens")},
         "nanoset with limits": {"type": "conceptloader", **nanoset, "dataset_max_tokens": [9]},
+        "nanoset offloaded": {
+            "type": "conceptloader",
+            **nanoset,
+            "dataset_folder": ["s3://bucket/web"],
+            "dataset_read_path": [str(folder / "tokens")],
+        },
+        "nanoset of fewer copies": {
+            "type": "conceptloader",
+            **nanoset,
+            "dataset_folder": ["s3://bucket/a", "s3://bucket/b"],
+            "dataset_read_path": [str(folder / "tokens")],
+        },
+        "nanoset of a part": {
+            "type": "conceptloader",
+            **nanoset,
+            "dataset_folder": str(folder / "tokens"),
+            "dataset_read_path": str(folder / "nothing"),
+        },
         "nanoset of nothing": {"type": "conceptloader", "dataset_folder": str(folder / "nothing")},
         "nanoset of other weights": {"type": "conceptloader", "dataset_folder": ["a", "b"], "dataset_weights": [1]},
         "hub": {"hf_dataset_or_datasets": "some/dataset"},
@@ -69,6 +87,8 @@ def test_ours_round_trips(parsed: dict[str, Any], dataset: dict[str, Any]) -> No
 def test_stock_types_still_work(parsed: dict[str, Any]) -> None:
     assert parsed["nanoset of ours"]["class"] == "ConceptloaderDatasetsArgs"
     assert parsed["nanoset of ours"]["saved"]["datasets"]["tokens"]["weight"] == 1
+    offloaded = parsed["nanoset offloaded"]["saved"]["datasets"]
+    assert offloaded["web"].keys() == parsed["nanoset of ours"]["saved"]["datasets"]["tokens"].keys()
     assert parsed["nanoset"]["class"] == "NanosetDatasetsArgs"
     assert parsed["hub"]["class"] == "PretrainDatasetsArgs"
     assert parsed["dummy"]["class"] == "NoneType"
@@ -85,6 +105,8 @@ DATASET = "data_stages[0].data.dataset"
         ("misspelled adapter", f"{DATASET}.nanotron.loss_per_datset", "unknown key 'loss_per_datset'"),
         ("misspelled type", f"{DATASET}.type", "'conceptlaoder'"),
         ("nanoset with limits", f"{DATASET}.dataset_max_tokens", ""),
+        ("nanoset of fewer copies", f"{DATASET}.dataset_read_path", "1"),
+        ("nanoset of a part", f"{DATASET}.dataset_read_path", "without 00000.ds"),
         ("nanoset of nothing", f"{DATASET}.dataset_folder: /", ""),
         ("nanoset of other weights", f"{DATASET}.dataset_weights", "1"),
         ("bad stage", f"{DATASET}.nanotron.model_inputs.concepts_ids", "'middle'"),

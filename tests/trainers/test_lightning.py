@@ -203,7 +203,7 @@ def test_epochs_that_the_trainer_cuts_are_refused(config: str, options: Any, fou
     """Silently, an epoch would have fewer steps than planned, or each epoch other samples than those to overfit."""
     data = ConceptDataModule(config, micro_batch_size=MICRO, global_batch_size=2 * MICRO, epoch_samples=6 * MICRO)
     made = trainer(max_epochs=3, accumulate_grad_batches=2, **options)
-    with raises(ConfigError, f"Trainer({[*options][0]}=...)", found, fix=fix):
+    with raises(ConfigError, f"Trainer({next(iter(options))}=...)", found, fix=fix):
         made.fit(model := Model(), datamodule=data)
     assert model.seen == []
 

@@ -19,18 +19,19 @@ Blend = tuple[Sequence[str], Sequence[float] | None]
 """Paths as `adopt` takes them, and their weights."""
 
 
-def datasets_in_place(blend: Blend, cache: str | None) -> dict[str, Any]:
+def datasets_in_place(blend: Blend, cache: str | None, names: Sequence[str] | None = None) -> dict[str, Any]:
     """The keys `datasets` and `allowed_roots` of a configuration that reads these files where they are.
 
     A dataset is named by the end of its path that no other has, and each is drawn by its weight, none if that is 0.
     cache: directory for the tables of documents; None for one next to each file, .conceptloader. What lies there is
     used again as long as its files keep size and content, of which samples are read where a time of modification is
     new, and whole indexes; ranks that come at the same time wait for one of them. Times are no part of a dataset's
-    fingerprint.
+    fingerprint. names: paths of which those of the blend are copies, to name the datasets by.
 
     Raises ConfigError, InputError, ReadError.
     """
-    paths, weights = [os.path.abspath(path) if not is_url(path) else path for path in blend[0]], blend[1]
+    paths, weights = [_absolute(path) for path in blend[0]], blend[1]
+    named = paths if names is None else [_absolute(path) for path in names]
     for path in paths:
         if is_url(path):
             raise ConfigError(
@@ -39,14 +40,15 @@ def datasets_in_place(blend: Blend, cache: str | None) -> dict[str, Any]:
                 "files on a disk",
                 "copy the files to a disk and run `conceptloader adopt`: docs/token-files.md",
             )
-        if paths.count(path) > 1:
+    for path in [*paths, *named]:
+        if max(paths.count(path), named.count(path)) > 1:
             raise ConfigError(path, "twice", "each path once", f"pass {path} once, with the sum of its weights")
     datasets: dict[str, Any] = {}
     roots: set[str] = set()
     for number, path in enumerate(paths):
         weight = None if weights is None else weights[number]
         if weight != 0:
-            name = _name(path, paths)
+            name = _name(named[number], named)
             home = os.path.join(os.path.dirname(path), ".conceptloader") if cache is None else os.path.abspath(cache)
             found = {file: stat_file(file, "give the files of a corpus") for file in token_files(path)}
             roots |= {os.path.dirname(place) for file in found for place in (file, os.path.realpath(file))}
@@ -61,6 +63,10 @@ def divided_documents(paths: Sequence[str]) -> tuple[str, int, int] | None:
         if sequences != documents:
             return index, sequences, documents
     return None
+
+
+def _absolute(path: str) -> str:
+    return path if is_url(path) else os.path.abspath(path)
 
 
 def _name(path: str, paths: Sequence[str]) -> str:

@@ -72,7 +72,71 @@ def test_ids_are_equal(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = made.encode(texts)
     for text, ids in zip(texts, found, strict=True):
         assert ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids, text
-    assert made.compared == 32 + len(range(1000, len(texts), 1000))
+    assert made.compared <= 32 + len(range(1000, len(texts), 1000))
+    assert made.slowed <= 1 or kind == "added tokens"  # letters of mathematics, with NFC
+
+
+NEW = ["\U00010941\U00010957", "\U000323b1!", "\ua7ce", "!\ua7d2 \u0c5c", "a\u0897\u0315", "\u0f74\U000105d2\u0307"]
+
+
+@pytest.mark.parametrize("kind", ["GPT-2", "Llama 3", "Qwen", "Qwen, as it is"])
+def test_characters_that_a_table_of_unicode_lacks(kind: str) -> None:
+    """By a vocabulary in which each way to cut them has ids of its own."""
+    tokenizer = KINDS[kind]()
+    again = [f"{a}{text}{b}" for text in NEW for a in ("", "!", "a", " ") for b in ("", "!", " ")] * 9
+    tokenizer.train_from_iterator(
+        [" ".join(again), *(one.replace("!", "! ") for one in again)],
+        trainers.BpeTrainer(vocab_size=2000, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()),
+    )
+    made = fast_of(tokenizer, kind)
+    assert isinstance(made, Fast), made
+    draw = random.Random(1)
+    texts = ["plain"] * 40 + ["".join(draw.choices([*"! a1\u00e9", *NEW], k=9)) for _ in range(500)]
+    for text, ids in zip(texts, made.encode(texts), strict=True):
+        assert ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids, text
+    assert 0 < made.slowed <= 500
+
+
+def test_added_tokens_that_take_whitespace() -> None:
+    made = levels()
+    names = [AddedToken("<r>", rstrip=True), AddedToken(" <s>"), AddedToken("<l>", lstrip=True), AddedToken("<p>")]
+    made.add_tokens([AddedToken(one.content, rstrip=one.rstrip, lstrip=one.lstrip, normalized=False) for one in names])
+    found = fast_of(made, "t")
+    assert isinstance(found, Fast), found
+    draw = random.Random(2)
+    texts = ["".join(draw.choices(["<r>", " <s>", "<l>", "<p>", " ", "a"], k=6)) for _ in range(500)]
+    for text, ids in zip(texts, found.encode(texts), strict=True):
+        assert ids.tolist() == made.encode(text, add_special_tokens=False).ids, text
+    assert found.slowed == sum(any(one in text for one in ("<r>", " <s>", "<l>")) for text in texts)
+
+
+def test_what_gigatoken_cannot_encode_is_encoded_by_tokenizers(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Panic(BaseException):
+        pass
+
+    lacking = Tokenizer(models.BPE())
+    lacking.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    lacking.train_from_iterator(["the rain in spain " * 5], trainers.BpeTrainer(vocab_size=60))
+    found = fast_of(lacking, "t")
+    assert isinstance(found, str)
+    assert found.startswith("gigatoken ")
+    made = fast_of(levels(), "t")
+    assert isinstance(made, Fast)
+    good = made._fast
+
+    class Wrong:
+        @staticmethod
+        def encode(text: str) -> Any:
+            if "dies" in text:
+                raise Panic("in Rust")
+            return good.encode(text)
+
+    monkeypatch.setattr(fast, "_load", lambda definition: Wrong)
+    made._fast = Wrong
+    texts = ["plain words", "it dies here", "more"]
+    for text, ids in zip(texts, made.encode(texts), strict=True):
+        assert ids.tolist() == made._tokenizer.encode(text, add_special_tokens=False).ids
+    assert made.slowed == 1
 
 
 def single_word() -> Any:
@@ -124,5 +188,6 @@ def test_a_difference_ends_it_with_both_ids(at: int) -> None:
 
 def test_a_difference_of_a_hard_text_is_found_at_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast, "unproven", lambda definition: "")
-    with pytest.raises(InputError, match=r"as tokenizers gives"):
-        fast_of(single_word(), "t")
+    found = fast_of(single_word(), "t")
+    assert isinstance(found, str)
+    assert "gigatoken gives other ids" in found

@@ -141,8 +141,12 @@ def summary_lines(summary: Summary, arguments: argparse.Namespace) -> list[str]:
     lines += content_lines(summary.special_tokens, summary.unprinted, summary.doubled, arguments.special_tokens)
     if summary.guessed_eos:
         lines.append(f"the tokenizer names no eos: {summary.guessed_eos} is taken for it, by its name (--eos)")
-    if summary.compared:
-        lines.append(f"tokenized by gigatoken; of {summary.compared:,} documents the ids were compared with tokenizers")
+    if summary.compared or summary.slowed:
+        unproven = "with characters or added tokens that are not proven for gigatoken, by tokenizers"
+        lines.append(
+            f"tokenized by gigatoken, {counted(summary.slowed, 'document')} {unproven}; "
+            f"{summary.compared:,} were compared with tokenizers"
+        )
     elif summary.slow:
         lines.append(f"tokenized by tokenizers, the slower way: {summary.slow}")
     lines += summary.losses.lines() + (summary.ids.lines() if summary.ids else [])

@@ -198,7 +198,8 @@ def build_dataset(
         counts = did.documents, did.tokens, did.losses.lost, did.losses, bad, 0.0, did.truncated
         summary = Summary(path, len(mine), len(mine) - len(missing), *counts)
         summary.special_tokens, summary.doubled = dict(did.spelled), did.doubled
-        summary.compared, summary.slow, summary.unprinted = did.compared, did.slow, dict(did.unprinted)
+        summary.compared, summary.slowed, summary.slow = did.compared, did.slowed, did.slow
+        summary.unprinted = dict(did.unprinted)
         summary.guessed_eos = getattr(options.tokenizer, "guessed", "")
         if task is None:
             summary.losses = check_losses(build, options.max_unaligned_spans)

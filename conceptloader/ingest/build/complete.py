@@ -53,7 +53,8 @@ class Summary:
 
     ids: those that are missing or there twice; None for the shards of a task. special_tokens: how often texts spelled
     each one. doubled: documents that had the eos or bos already that they got. compared: documents of which gigatoken's
-    ids were compared with those of tokenizers; slow: why it was not used. unprinted: fields of messages that the chat
+    ids were compared with those of tokenizers; slowed: that tokenizers
+    encoded; slow: why it was not used. unprinted: fields of messages that the chat
     template omitted, by name. guessed_eos: name of the eos if only its name says that it is one. These, bad records
     and truncated conversations are those of this run, all else is of the whole dataset.
     """
@@ -73,6 +74,7 @@ class Summary:
     doubled: int = 0
     unprinted: dict[str, int] = field(default_factory=dict)
     compared: int = 0
+    slowed: int = 0
     slow: str = ""
     guessed_eos: str = ""
 

@@ -66,7 +66,8 @@ class Progress:
     losses: see `Losses`; bad: (file, place in it, problem) of records that were skipped; truncated: conversations
     without their last turns; spelled: special tokens that texts spell, by name; doubled: documents that had the eos, or
     the bos, which they got, already; unprinted: fields of messages that a chat template omitted, by name. compared:
-    documents whose ids were compared with those of tokenizers; slow: why gigatoken was not used.
+    documents whose ids were compared with those of tokenizers; slowed: those that tokenizers encoded.
+    slow: why gigatoken was not used.
     """
 
     bytes: int = 0
@@ -79,6 +80,7 @@ class Progress:
     unprinted: Counter[str] = field(default_factory=Counter)
     doubled: int = 0
     compared: int = 0
+    slowed: int = 0
     slow: str = ""
 
     def add(self, other: "Progress") -> None:
@@ -90,6 +92,7 @@ class Progress:
         self.unprinted += other.unprinted
         self.doubled += other.doubled
         self.compared += other.compared
+        self.slowed += other.slowed
         self.slow = self.slow or other.slow
         self.losses.add(other.losses)
         self.bad += other.bad
@@ -214,7 +217,7 @@ class ShardFiller:
         if self.spelled and self.tokenizer is not None:
             writer.notes[SPELLED] = note(self.tokenizer.rule, self.spelled)
         if self.tokenizer is not None:
-            progress.compared, progress.slow = self.tokenizer.take_compared()
+            progress.compared, progress.slowed, progress.slow = self.tokenizer.take_compared()
         self.losses.add(progress.losses)
         if self.losses:
             writer.notes[NOTE] = self.losses.to_json()

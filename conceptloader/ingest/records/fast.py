@@ -1,12 +1,14 @@
 """Ids from gigatoken, some hundred times faster than from tokenizers, where both are known to give the same.
 
-Nothing but time depends on it: names of tokenizers and the bytes of a dataset are those of tokenizers, or the build
-ends. So an environment variable switches it off, CONCEPTLOADER_FAST=0, which worker processes inherit.
+Nothing but time depends on it: what gigatoken cannot load or encode, and documents with characters or added tokens
+that are not proven, go to tokenizers; any other difference that is found ends the build. An environment variable
+switches it off, CONCEPTLOADER_FAST=0, which worker processes inherit.
 """
 
 import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from importlib import import_module, metadata
 from typing import Any
 
@@ -39,23 +41,25 @@ class Fast:
 
     Attributes:
         compared: Documents that were, after the hard texts.
+        slowed: Documents that tokenizers encoded.
 
     Raises:
         InputError: For any difference.
-        ValueError: What gigatoken cannot load, as it says.
+        RuntimeError: What gigatoken cannot load or encode, as it says.
     """
 
     def __init__(self, tokenizer: Any, path: str) -> None:
         self._tokenizer, self._path, self._definition = tokenizer, path, tokenizer.to_str()
-        self.compared, self._seen = 0, 0
+        self.compared, self.slowed, self._seen = 0, 0, 0
+        self._proven = Proven(json.loads(self._definition))
         self._renew()
         added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
         hard = [*HARD, *(f"a{name} {name}b {name}{name}\n{name[:-1]}" for name in added[:64])]
         for text in hard:
-            self.compare(text, self._fast.encode(text))
+            self.compare(text, self._ids(text)[0])
 
     def _renew(self) -> None:
-        self._fast: Any = import_module("gigatoken").Tokenizer.from_json(self._definition)
+        self._fast: Any = _load(self._definition)
         self._left = RENEWED
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
@@ -65,18 +69,29 @@ class Fast:
             if self._left < 0:
                 self._renew()
             self._left -= len(text)
-            found.append(self._fast.encode(text))
-        for k in range(len(texts)):
-            if self._seen + k < FIRST or (self._seen + k) % EVERY == 0:
-                self.compare(texts[k], found[k])
+            ids, fast = self._ids(text)
+            if not fast:
+                self.slowed += 1
+            elif self._seen < FIRST or self._seen % EVERY == 0:
+                self.compare(text, ids)
                 self.compared += 1
-        self._seen += len(texts)
+            self._seen += 1
+            found.append(ids)
         return found
 
-    def take_compared(self) -> int:
-        """How many texts were compared since the last call."""
-        count, self.compared = self.compared, 0
-        return count
+    def _ids(self, text: str) -> tuple[NDArray[np.uint32], bool]:
+        """The ids of a text, and whether they are gigatoken's."""
+        if self._proven(text):
+            try:
+                return _guarded(self._fast.encode, text), True
+            except RuntimeError:
+                self._renew()  # a panic may leave anything behind
+        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.uint32), False
+
+    def take_compared(self) -> tuple[int, int]:
+        """How many texts were compared since the last call, and how many tokenizers encoded."""
+        counts, self.compared, self.slowed = (self.compared, self.slowed), 0, 0
+        return counts
 
     def compare(self, text: str, ids: NDArray[np.uint32]) -> Any:
         """The encoding of a text as tokenizers gives it. Raises: InputError for other ids."""
@@ -108,10 +123,73 @@ def fast_of(tokenizer: Any, path: str) -> "Fast | str":
         return reason
     try:
         return Fast(tokenizer, path)
-    except InputError:
-        raise
-    except ValueError as error:
+    except InputError as error:
+        return f"gigatoken gives other ids: {error.found}"
+    except RuntimeError as error:
         return f"gigatoken refuses it: {error}"
+
+
+def _guarded(call: Callable[[str], Any], text: str) -> Any:
+    """`call(text)`. Raises: RuntimeError for all that it raises, panics of Rust too, which are no Exceptions."""
+    try:
+        return call(text)
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+
+def _load(definition: str) -> Any:
+    return _guarded(import_module("gigatoken").Tokenizer.from_json, definition)
+
+
+class Proven:
+    """Whether gigatoken cuts a text as tokenizers does, by its characters and the added tokens in it.
+
+    Both have tables of Unicode in which newer characters are missing, or in another class. So each character is
+    encoded by both when it first comes, next to characters of every class that patterns distinguish, by a vocabulary
+    that has a token for each pair that no pattern divides.
+    """
+
+    def __init__(self, definition: dict[str, Any]) -> None:
+        odd = [token["content"] for token in definition.get("added_tokens", []) if _is_odd(token)]
+        self._odd = re.compile("|".join(map(re.escape, odd))) if odd else None
+        self._known: dict[str, bool] = {}
+        self._both: tuple[Any, Any] | None = None
+        self._composes = bool(definition.get("normalizer"))
+        if definition.get("pre_tokenizer"):
+            letters = sorted(import_module("tokenizers").pre_tokenizers.ByteLevel.alphabet())
+            pairs = [(before, byte) for before in "a1!'\u0120" for byte in letters if ord(byte) > 127]
+            names = [*letters, *(a + b for a, b in pairs)]
+            model = {"type": "BPE", "vocab": {name: i for i, name in enumerate(names)}, "merges": pairs}
+            text = json.dumps({**definition, "model": model, "added_tokens": [], "post_processor": None})
+            self._both = import_module("tokenizers").Tokenizer.from_str(text), _load(text)
+
+    def __call__(self, text: str) -> bool:
+        if self._odd is not None and self._odd.search(text):
+            return False
+        if self._both is None or text.isascii():
+            return True
+        known = self._known
+        return all(known[one] if one in known else self._prove(one) for one in set(text))
+
+    def _prove(self, one: str) -> bool:
+        """Whether both see a character alike, alone and among others; with NFC, where pairs compose as before."""
+        assert self._both is not None
+        theirs, ours = self._both
+        texts = one, f"a{one}", f"1{one}", f"!{one}", f" {one}", f"a'{one}a", f"e\u0315{one}\u0323"
+        try:
+            same = all(_guarded(ours.encode, text).tolist() == theirs.encode(text).ids for text in texts)
+        except (RuntimeError, UnicodeError):
+            same = False
+        # The last pairs that compose in one plane came with Unicode 5, in the next one they still come.
+        self._known[one] = same and not (self._composes and "\U00010000" <= one < "\U0001f000")
+        return self._known[one]
+
+
+def _is_odd(token: dict[str, Any]) -> bool:
+    """Whether an added token takes whitespace from what is next to it, or has some that another one takes."""
+    return bool(token.get("lstrip") or token.get("rstrip") or token["content"] != token["content"].strip())
 
 
 def unproven(definition: dict[str, Any]) -> str:
@@ -125,6 +203,8 @@ def unproven(definition: dict[str, Any]) -> str:
     for token in definition.get("added_tokens", []):
         if token.get("single_word"):
             return f"its added token {token['content']!r} is for single words only"
+        if _is_odd(token) and token.get("normalized") and definition.get("normalizer"):
+            return f"its added token {token['content']!r} takes whitespace, in text that is normalized"
     cut, text = _shape(before), _shape(definition.get("normalizer") or {})
     if (cut, text) in _SHAPES:
         return ""

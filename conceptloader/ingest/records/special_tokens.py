@@ -79,10 +79,10 @@ class SpecialTokens:
         if any(text.startswith(names) or text.endswith(names) for text in stripped):
             self.framed.update(name for name in names if any(t.startswith(name) or t.endswith(name) for t in stripped))
 
-    def take_compared(self) -> tuple[int, str]:
-        """How many texts were compared since the last call; why none was, if it is known."""
+    def take_compared(self) -> tuple[int, int, str]:
+        """Texts that were compared since the last call, and that were not gigatoken's; why none was, if known."""
         fast = vars(self._file).get("fast", "") if self._file else ""
-        return (fast.take_compared(), "") if isinstance(fast, Fast) else (0, fast)
+        return (*fast.take_compared(), "") if isinstance(fast, Fast) else (0, 0, fast)
 
     def _suspects(self, texts: Sequence[str], tokens: Ragged) -> list[int]:
         """Rows with special tokens whose names are in the text: the token of unknown characters may be there, too."""

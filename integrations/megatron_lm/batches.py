@@ -195,14 +195,14 @@ def cut(tensors: Tensors, fields: Sequence[Field]) -> Tensors:
 def require_same_data(splits: Mapping[str, Any], **more: Any) -> None:
     """Raise ConfigError unless the ranks that read in step have opened the same splits.
 
-    By data-parallel groups and then by pipelines, whose ranks are of one tensor-parallel rank: these all come here,
-    though Megatron may ask tensor-parallel rank 0 alone for data. Together the groups tie all of them to each other.
+    By data-parallel groups and then by those that hold one model: together they tie all ranks to each other. Also those
+    that read nothing come here, as to Megatron's own builder, since all decide on metrics and weights.
     """
     if not torch.distributed.is_initialized():
         return
     facts = {**{name: getattr(one, "blend", one).facts() for name, one in splits.items()}, **more}
     require_same("the training data", facts, parallel_state.get_data_parallel_group(with_context_parallel=True))
-    require_same("the training data", facts, parallel_state.get_pipeline_model_parallel_group())
+    require_same("the training data", facts, parallel_state.get_model_parallel_group())
 
 
 def takes_tokens(layout: Any, vp_stage: int | None = None) -> bool:

@@ -2,6 +2,8 @@
 
 from argparse import Namespace
 
+from megatron.core import parallel_state
+
 from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.schedule import BatchSchedule
@@ -14,16 +16,18 @@ def plan_of(args: Namespace, count_start: int) -> Plan:
 
     count_start: samples of the run before the first one that Megatron counts.
     """
-    sizes = {"micro_batch_size": args.micro_batch_size, "dp_size": args.data_parallel_size}
-    partition = Partition(**sizes, scheme="contiguous")
+    # args.data_parallel_size leaves out the ranks of --tensor-parallel-num-weight-shards, which read samples, too.
+    dp_size = parallel_state.get_data_parallel_world_size()
+    partition = Partition(micro_batch_size=args.micro_batch_size, dp_size=dp_size, scheme="contiguous")
     iteration = getattr(args, "curr_iteration", args.iteration)
-    schedule = batch_schedule(args).at(iteration, args.consumed_train_samples).after(count_start)
+    schedule = batch_schedule(args, partition.group).at(iteration, args.consumed_train_samples).after(count_start)
     return Plan(partition=partition, schedule=schedule)
 
 
-def batch_schedule(args: Namespace) -> BatchSchedule:
+def batch_schedule(args: Namespace, group: int) -> BatchSchedule:
     """Global batch size by consumed samples: --step-batch-size-schedule, --rampup-batch-size, or constant.
 
+    group: samples of a micro batch on all data-parallel ranks.
     From core 0.18 on Megatron takes --rampup-batch-size and ignores it; so do we.
     """
     steps = getattr(args, "step_batch_size_schedule", None)
@@ -36,7 +40,7 @@ def batch_schedule(args: Namespace) -> BatchSchedule:
     else:
         schedule = BatchSchedule.constant(args.global_batch_size)
     if args.decrease_batch_size_if_needed:
-        schedule = schedule.rounded_down(args.micro_batch_size * args.data_parallel_size)
+        schedule = schedule.rounded_down(group)
     return schedule
 
 

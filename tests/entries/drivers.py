@@ -195,7 +195,7 @@ def megatron_launched(config: Config, taken: Taken, patch: Patch) -> None:
     written: dict[int, dict[str, Any]] = {}
     args = SimpleNamespace(
         rank=0, world_size=1, save=str(taken.folder), load=None, micro_batch_size=BATCH, global_batch_size=BATCH,
-        data_parallel_size=1, seq_length=SEQ_LEN, iteration=0, curr_iteration=0, consumed_train_samples=0, split=None,
+        seq_length=SEQ_LEN, iteration=0, curr_iteration=0, consumed_train_samples=0, split=None,
         rampup_batch_size=None, decrease_batch_size_if_needed=False, num_workers=taken.workers,
         dataloader_type="single", train_samples=None, train_iters=taken.steps, padded_vocab_size=VOCABULARY,
         phase_transition_iterations=None, tensorboard_log_interval=1,

@@ -31,7 +31,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
     """A run of a command line, with Megatron's arguments."""
     monkeypatch.setattr(Tokenizer, "eod", EOD)
     args = Namespace(
-        global_batch_size=8, micro_batch_size=2, data_parallel_size=1, rampup_batch_size=None, seq_length=LENGTH,
+        global_batch_size=8, micro_batch_size=2, rampup_batch_size=None, seq_length=LENGTH,
         decrease_batch_size_if_needed=False, phase_transition_iterations=None, iteration=0, consumed_train_samples=0,
         train_iters=8, rank=0, num_workers=0, dataloader_type="single", save=None, load=None, split="80,20,0",
         transformer_impl="local", masked_softmax_fusion=False, fp16=False, bf16=False,

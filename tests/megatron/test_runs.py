@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def arguments(**changes: Any) -> Namespace:
     plain = {
-        "global_batch_size": 8, "micro_batch_size": 2, "data_parallel_size": 2, "rampup_batch_size": None,
+        "global_batch_size": 8, "micro_batch_size": 2, "rampup_batch_size": None,
         "decrease_batch_size_if_needed": False, "seq_length": 10, "phase_transition_iterations": None,
         "iteration": 0, "consumed_train_samples": 0, "train_iters": 8,
     }  # fmt: skip
@@ -53,17 +53,17 @@ def arguments(**changes: Any) -> Namespace:
 
 
 def test_batch_schedules() -> None:
-    assert batch_schedule(arguments()).rule == ((0, 8),)
+    assert batch_schedule(arguments(), 4).rule == ((0, 8),)
     ramp = arguments(rampup_batch_size=["4", "4", "40"])
-    assert batch_schedule(ramp).rule == ((0, 4), (40, 8))
+    assert batch_schedule(ramp, 4).rule == ((0, 4), (40, 8))
     ramp.step_batch_size_schedule = None  # a Megatron that has steps ignores the ramp
-    assert batch_schedule(ramp).rule == ((0, 8),)
+    assert batch_schedule(ramp, 4).rule == ((0, 8),)
     steps = arguments(step_batch_size_schedule="0:4, 2K:8 1.5M:16")
-    assert batch_schedule(steps).rule == ((0, 4), (200, 8), (150_000, 16))
+    assert batch_schedule(steps, 4).rule == ((0, 4), (200, 8), (150_000, 16))
     with raises(ConfigError, expected="a number"):
-        batch_schedule(arguments(step_batch_size_schedule="0:many"))
+        batch_schedule(arguments(step_batch_size_schedule="0:many"), 4)
     odd = arguments(global_batch_size=10, decrease_batch_size_if_needed=True)
-    assert batch_schedule(odd).rule == ((0, 8),)
+    assert batch_schedule(odd, 4).rule == ((0, 8),)
 
 
 def test_phase_transitions_count_on() -> None:
@@ -125,7 +125,7 @@ def test_a_missing_state_is_no_sign_of_another_loader_beside_our_run_log(
     more = {"save": save, "load": save, "rank": 0, "world_size": 1, "num_workers": 0, "dataloader_type": "single"}
 
     def start(run: Run, **changes: Any) -> Namespace:
-        args = arguments(**{**more, "data_parallel_size": 1, "seq_length": 16, "split": None, **changes})
+        args = arguments(**{**more, "seq_length": 16, "split": None, **changes})
         given.get_args = lambda: args  # type: ignore[attr-defined]
         for _ in range(2):  # virtual stages
             run.build(lambda _: None, builder())
@@ -170,7 +170,7 @@ def starts(folder: Path, one_process: None, monkeypatch: pytest.MonkeyPatch) -> 
     plain |= {"transformer_impl": "local", "masked_softmax_fusion": True, "fp16": False, "bf16": False}
 
     def start(config: Path, size: int = 64, rules: Any = None, **changes: Any) -> tuple[Run, Any, Any]:
-        args = arguments(**plain | {"data_parallel_size": 1, "seq_length": 16} | changes)
+        args = arguments(**plain | {"seq_length": 16} | changes)
         given.get_args = lambda: args  # type: ignore[attr-defined]
         asked, run = builder(), Run({"config": config, "accept": ["loader"]})
         asked.config, asked.sizes = dataset_config(16, **rules or {}), [size, 8, 0]
@@ -190,6 +190,17 @@ ENDS: dict[str, tuple[dict[str, Any], int, int]] = {  # Megatron's arguments, it
     "nothing left": ({**LATER, "train_iters": 8}, 64, 128),
     "a phase": ({"phase_transition_iterations": [6], "train_iters": 20}, 48, 48),
 }
+
+
+def test_sizes_of_groups_are_those_of_parallel_state(
+    folder: Path, tmp_path: Path, starts: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --tensor-parallel-num-weight-shards, Megatron's arguments say the size of a part of the group."""
+    monkeypatch.setattr(parallel_state, "get_data_parallel_world_size", lambda: 2)
+    odd = {"global_batch_size": 10, "decrease_batch_size_if_needed": True}
+    run, _, _ = starts(write_config(folder / "data.yaml"), save=str(tmp_path), **odd)
+    (start,) = RunLog(tmp_path).starts
+    assert (run.group, start.plan.partition.dp_size, start.plan.schedule.rule) == (4, 2, ((0, 8),))
 
 
 @pytest.mark.parametrize("name", ENDS)

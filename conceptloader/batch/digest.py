@@ -1,6 +1,5 @@
-"""Digests of what was read: a number for a framework's own logging, equal where ranks see the same, and SHA-256."""
+"""Digests of what was read: a number for a framework's own logging, equal where ranks see the same."""
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -45,17 +44,3 @@ def batch_digest(batches: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> in
         for row in zip(*columns, strict=True):
             total += xxhash.xxh3_64_intdigest(b"".join(part.tobytes() for part in row))
     return total % (1 << DIGEST_BITS)
-
-
-def sha256_of(batch: Mapping[str, Any]) -> str:
-    """SHA-256, as 64 hex digits, of a micro batch: what is trained of it.
-
-    That is of its sample_index, dataset_id, input_ids and labels as little-endian int64, and then, where the batch has
-    one, of its loss_mask as little-endian float32, each array as a whole.
-    """
-    found = hashlib.sha256()
-    for name in ("sample_index", "dataset_id", "input_ids", "labels"):
-        found.update(np.ascontiguousarray(batch[name], "<i8").tobytes())
-    if "loss_mask" in batch:
-        found.update(np.ascontiguousarray(batch["loss_mask"], "<f4").tobytes())
-    return found.hexdigest()

@@ -388,7 +388,7 @@ class BaseLoader(Shown, Generic[B]):
         """Append this launch of the run to the run log next to the checkpoints, so that steps can be traced to samples.
 
         To be called once by every rank after loading the state; only dp_rank 0 writes. Later passes of a sequential
-        order are logged when they begin. With `loader.batch_log` every rank begins its part of the batch log there.
+        order are logged when they begin.
 
         Args:
             directory: Of the checkpoints.

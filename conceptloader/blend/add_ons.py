@@ -18,7 +18,6 @@ from conceptloader.base.packages import need_add_on
 ADD_ONS = {
     "mixing": "conceptloader.mixing.section",
     "metrics": "conceptloader.metrics.steps",
-    "loader.batch_log": "conceptloader.batch_log.record",
 }
 """A key of the configuration -> the module that carries it out."""
 

@@ -133,7 +133,6 @@ class LoaderConfig(Section):
 
     prefetch_bytes: what may be prefetched while a slow read delays the rest and threads are idle.
     verify_files: compare a sample of each file with the manifest when it is first opened.
-    batch_log: each rank records what it yields, with a SHA-256, next to the run log.
     """
 
     num_threads: Count = 2
@@ -143,7 +142,6 @@ class LoaderConfig(Section):
     verify_files: bool = True
     warn_after_s: Positive = 30
     timeout_s: Positive = 300
-    batch_log: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

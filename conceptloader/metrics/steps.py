@@ -105,9 +105,6 @@ class Meter:
         self._run = run
         self._labels: list[Labels] = []  # of the step so far
 
-    def launched(self) -> None:
-        """The steps of the run log are those of the plan."""
-
     def begins(self, consumed: int, track: Track) -> bool:
         """True where somebody is to be called: callbacks, and with `metrics: true` the trainer's loggers or the log."""
         own = _to_log if track is None else lambda metrics: track(metrics.step, metrics.flat())

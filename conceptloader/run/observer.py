@@ -1,4 +1,4 @@
-"""Who looks at the micro batches of a run without changing them: metrics, the batch log, and what others add.
+"""Who looks at the micro batches of a run without changing them: metrics, and what others add.
 
 The core knows none of them. The module of an add-on appends what makes an observer of a run to OBSERVERS; it is
 imported where its key of the configuration is true (blend/add_ons.py).
@@ -14,16 +14,10 @@ Track = Callable[[int, dict[str, float]], object] | None
 class Observer(Protocol):
     """Of one run on one rank, from where it was made or resumed.
 
-    `OBSERVERS.append(MyObserver)` has `MyObserver(run)` made for every training of this process that is launched, or
-    whose loop begins, later; evaluations are not observed. `run` is a TrainingRun: `run.plan` has the steps,
-    `run.blend` the data in force, `run.dp_rank` and `run.directory` say which rank this is and where its run log is.
+    `OBSERVERS.append(MyObserver)` has `MyObserver(run)` made for every training of this process whose loop begins
+    later; evaluations are not observed. `run` is a TrainingRun: `run.plan` has the steps, `run.blend` the data in
+    force, `run.dp_rank` and `run.directory` say which rank this is and where its run log is.
     """
-
-    def launched(self) -> None:
-        """The run is launched at the sample `run.trained`, and its run log is in `run.directory`.
-
-        Also for a later pass of a sequential order, and for batches of other sizes. Not called where there is no log.
-        """
 
     def begins(self, consumed: int, track: Track) -> bool:
         """A loop begins at the sample `consumed`, maybe before what was yielded already, which then comes again.

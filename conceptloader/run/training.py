@@ -588,8 +588,6 @@ class TrainingRun:
         """Log the present position as a launch of the run, where there is a log."""
         if self.log is not None:
             self.log.append(*self.launch(), self.blend.config.to_dict())
-        for one in self.observing() if self.directory is not None else ():
-            one.launched()
 
     def launch(self) -> tuple[RunStart, OrderSpec]:
         """What the run log keeps of a launch here: its steps and its order."""

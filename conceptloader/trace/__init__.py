@@ -3,9 +3,6 @@
 Open run.py first, then past.py, then samples.py.
 """
 
-from typing import TYPE_CHECKING
-
-from conceptloader.base.packages import need_add_on, unknown_name
 from conceptloader.trace.bulk import trace_steps
 from conceptloader.trace.exposure import Exposure, exposure
 from conceptloader.trace.groups import exposure_by
@@ -19,6 +16,8 @@ from conceptloader.trace.locate import (
 )
 from conceptloader.trace.past import open_run
 from conceptloader.trace.ranges import Member
+from conceptloader.trace.record import BatchRecorder, Launch, Line, read_record
+from conceptloader.trace.replay import Difference, Report, audit
 from conceptloader.trace.run import Run
 from conceptloader.trace.samples import DocumentPart, SampleTrace, SpanPart, trace_sample, trace_step
 from conceptloader.trace.where import Where, parse_where
@@ -52,17 +51,3 @@ __all__ = [
     "trace_step",
     "trace_steps",
 ]
-
-if TYPE_CHECKING:
-    from conceptloader.trace.record import BatchRecorder, Launch, Line, read_record
-    from conceptloader.trace.replay import Difference, Report, audit
-else:
-    _OF_BATCH_LOG = {  # an add-on, which the rest does not need
-        **dict.fromkeys(("BatchRecorder", "Launch", "Line", "read_record"), "record"),
-        **dict.fromkeys(("Difference", "Report", "audit"), "replay"),
-    }
-
-    def __getattr__(name: str) -> object:
-        if name not in _OF_BATCH_LOG:
-            raise unknown_name(__name__, name)
-        return getattr(need_add_on(f"{__name__}.{_OF_BATCH_LOG[name]}", name), name)

@@ -111,47 +111,23 @@ class _Past:
             opened = cache(partial(self._open, spec, segments, first, stop))
             eras.append(Era(first, stop, segments[0].start.step, opened))
         run = eras[-1].open()
-        return replace(
-            run,
-            history=history,
-            parts=tuple(eras) if len(eras) > 1 else (),
-            launched=self.launched,
-            check_recorded=self.check_recorded,
-        )
+        return replace(run, history=history, parts=tuple(eras) if len(eras) > 1 else (), launched=self.launched)
 
-    def launched(self, start: RunStart) -> Run:
-        """See Run. A batch log also begins where a loop did, within a launch.
-
-        Raises: ConfigError if the log has no such launch.
-        """
-        same = [one for one in self.runs.starts if replace(one, time=start.time) == start]
-        earlier = [one for one in self.runs.starts if one.time < start.time][-1:]
-        latest = [*earlier, *(one for one in self.runs.starts if one.time == start.time)]
-        # Starts that are alike differ in time: a rank begins its batch log after the run log is written.
-        logged = [one for one in same if one.time <= start.time][-1:] or same[:1]
-        logged = logged or [one for one in latest if self._holds(one, start)][-1:]
-        if not logged:
-            found = f"no launch with the order and the sizes of the batch log from step {start.step} on"
-            raise ConfigError(self.runs.path, found, fix="give the run log and the batch log of one run, as written")
-        return Run(blend=self._blend(self.runs.spec_at(logged[0]), logged[0]))
-
-    def check_recorded(self, starts: Sequence[RunStart]) -> None:
-        """Raise ConfigError unless each launch that wrote a batch log is among these starts of one."""
-        known = [replace(one, time="") for one in starts]
-        for one in self.runs.starts:
-            config = self._config(one)
-            if config is not None and config.loader.batch_log and replace(one, time="") not in known:
-                found = f"no batch log of the launch at step {one.step} ({one.time})"
+    def launched(self, recorded: Sequence[RunStart]) -> list[Run]:
+        """See Run. Raises: ConfigError for one that the log has not, and for one in between without a batch log."""
+        logged = self.runs.starts
+        for one in recorded:
+            if one not in logged:
+                found = f"no launch with the order and the sizes of the batch log from step {one.step} on"
                 raise ConfigError(
-                    self.runs.path, found, "a batch log of each launch, as written", "restore conceptloader_batches"
+                    self.runs.path, found, fix="give the run log and the batch log of one run, as written"
                 )
-
-    def _holds(self, launch: RunStart, loop: RunStart) -> bool:
-        """Whether a loop that began so can be one of a launch: of the same sizes, on its steps, in an order logged."""
-        same = replace(launch, step=loop.step, consumed=loop.consumed, spec=loop.spec, time=loop.time) == loop
-        if not same or loop.step < launch.step or loop.spec not in self.runs.hashes:
-            return False
-        return launch.plan.schedule.consumed_at(loop.step) == loop.consumed
+        for one in logged[min(map(logged.index, recorded)) :]:
+            if one not in recorded:
+                found = f"no batch log of the launch at step {one.step} ({one.time})"
+                fix = "restore the files of the batch log"
+                raise ConfigError(self.runs.path, found, "a batch log of each launch, as written", fix)
+        return [Run(blend=self._blend(self.runs.spec_at(one), one)) for one in recorded]
 
     def warn_of_changes(self, spec: OrderSpec, last: RunStart) -> None:
         """Log a warning if the given configuration would continue the order of the last launch in another way."""

@@ -1,20 +1,101 @@
-"""Reading the batch log of a run (batch_log/record.py), to compare it with the plan (replay.py)."""
+"""The batch log of a run: written by its ranks, a line for every micro batch, and read to be compared (replay.py).
+
+It is a directory with one file for each start of the run and rank: `<launch>.<dp_rank>.jsonl`. Its first line is the
+RunStart of that start; the others say step, micro batch, samples, their datasets and a checksum of their tokens.
+"""
 
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import xxhash
+
 from conceptloader.base.checks import as_count
 from conceptloader.base.strict import Natural, build
-from conceptloader.batch_log.record import BY_SAMPLE, IGNORED, NUMBERS, BatchRecorder, checksums
-from conceptloader.errors import FormatError, ReadError
+from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.progress.runlog import RunStart
 from conceptloader.order.progress.spec import SAVED_VERSION
 
-__all__ = ["BatchRecorder", "Launch", "Line", "checksums", "read_record"]
+_NUMBERS, _BY_SAMPLE = ("step", "micro_batch"), ("samples", "datasets", "checksums")
+
+
+def checksums(batch: Mapping[str, Any]) -> list[str]:
+    """xxh3-64, as 16 hex digits, of what is trained of each sample.
+
+    That is of its input_ids and labels [B, S] as little-endian int64, and then, where the batch has one, of its
+    loss_mask as little-endian float32.
+    """
+    arrays = [np.asarray(batch["input_ids"], "<i8"), np.asarray(batch["labels"], "<i8")]
+    arrays += [np.asarray(batch["loss_mask"], "<f4")] if "loss_mask" in batch else []
+    return [xxhash.xxh3_64_hexdigest(b"".join(row.tobytes() for row in rows)) for rows in zip(*arrays, strict=True)]
+
+
+class BatchRecorder:
+    """Appends to the batch log of one rank. A line is one write, so that a kill at any moment leaves whole lines.
+
+    Args:
+        launch: Number of this start of the run, the same on all ranks and larger than that of earlier starts.
+        start: The last one of the run log (`RunLog(directory).starts`).
+
+    Raises:
+        ReadError: If the file exists or cannot be written.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], launch: int, dp_rank: int, start: RunStart) -> None:
+        self.path = Path(directory) / f"{launch:06d}.{dp_rank:06d}.jsonl"
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(self.path, "xb", buffering=0)  # noqa: SIM115 - open as long as the run
+        except OSError as error:
+            raise ReadError(
+                f"{self.path}",
+                f"cannot begin a record: {error}",
+                fix="run `chmod u+w` on its folder, or give each of two runs a log folder of its own",
+            ) from error
+        self._write({"record_version": SAVED_VERSION, "launch": launch, "dp_rank": dp_rank, "start": asdict(start)})
+
+    def write(self, step: int, micro_batch: int, batch: Mapping[str, Any], **more: Any) -> None:
+        """Record a micro batch: its samples, their datasets, and `checksums`.
+
+        Args:
+            step: Of the trainer, from 0.
+            micro_batch: Its number in the step.
+            batch: As the loader yields it.
+            more: Further JSON fields of the line.
+
+        Raises:
+            ConfigError: If the batch lacks one of them.
+            ReadError: If it cannot be written.
+        """
+        for name in ("sample_index", "dataset_id"):
+            if name not in batch:
+                raise ConfigError(
+                    f"outputs.{name}", "off, but a record needs it", "an array in each batch", f"omit outputs.{name}"
+                )
+        found = {
+            "samples": np.asarray(batch["sample_index"]).tolist(),
+            "datasets": np.asarray(batch["dataset_id"]).tolist(),
+            "checksums": checksums(batch),
+        }
+        self._write({"step": step, "micro_batch": micro_batch, **found, **more})
+
+    def close(self) -> None:
+        """End the record."""
+        self._file.close()
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        try:
+            self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        except OSError as error:
+            raise ReadError(
+                f"{self.path}",
+                f"cannot write the record: {error}",
+                fix="make room on its disk, or run `chmod u+w` on its folder",
+            ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +105,7 @@ class Line:
     Attributes:
         samples: Trainer sample index of each row.
         datasets: dataset_id of each row.
-        checksums: Of each row's input_ids and labels.
-        ignore_index: What labels without loss were, if some were not tokens.
+        checksums: Of each row, see `checksums`.
         more: Further fields.
     """
 
@@ -36,7 +116,6 @@ class Line:
     datasets: tuple[int, ...]
     checksums: tuple[str, ...]
     more: Mapping[str, Any]
-    ignore_index: int | None = None
 
     @property
     def share(self) -> tuple[int, int, int]:
@@ -82,7 +161,7 @@ def read_record(directory: str | os.PathLike[str]) -> list[Launch]:
             continue  # killed before its first line
         launch, start = head
         known = starts.setdefault(launch, start)
-        if replace(known, time=start.time) != start:
+        if known != start:
             raise FormatError(
                 path,
                 f"start {launch} as {start}, but {known} on another rank",
@@ -103,10 +182,10 @@ def read_record(directory: str | os.PathLike[str]) -> list[Launch]:
 
 def _line(entry: dict[str, Any], dp_rank: int) -> Line:
     """A line, of what it says. Raises: ValueError."""
-    said = {name: entry.pop(name) for name in (*NUMBERS, *BY_SAMPLE, IGNORED) if name in entry}
+    said = {name: entry.pop(name) for name in (*_NUMBERS, *_BY_SAMPLE) if name in entry}
     line = build(Line, {**said, "dp_rank": dp_rank, "more": entry}, "")
-    if len({len(getattr(line, name)) for name in BY_SAMPLE}) > 1:
-        raise ValueError(f"{', '.join(BY_SAMPLE)}: found lists of several lengths, expected one of each a sample")
+    if len({len(getattr(line, name)) for name in _BY_SAMPLE}) > 1:
+        raise ValueError(f"{', '.join(_BY_SAMPLE)}: found lists of several lengths, expected one of each a sample")
     return line
 
 

@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.batch.digest import sha256_of
 from conceptloader.batch.open import decide_layout
 from conceptloader.batch.reader import BatchReader
-from conceptloader.batch_log.record import SHA256
-from conceptloader.blend import Outputs, present
+from conceptloader.blend import present
 from conceptloader.trace.record import Launch, Line, checksums
 from conceptloader.trace.run import Run
 
@@ -23,7 +21,7 @@ class Difference:
     """Where a record first differs.
 
     Attributes:
-        what: "samples", "datasets", "tokens", "sha256"; "missing" or "repeated" for a share that was not recorded once.
+        what: "samples", "datasets", "tokens"; "missing" or "repeated" for a share that was not recorded once.
     """
 
     launch: int
@@ -49,7 +47,6 @@ class Report:
         steps: [first, last + 1) of the run.
         samples: Compared, repeated ones included.
         repeated: How many were re-run after a restart, and count there.
-        by_tokens: How many were compared by input_ids and labels alone, as their lines have no SHA-256.
         incomplete: Steps at the very end that not all ranks had recorded.
     """
 
@@ -57,7 +54,6 @@ class Report:
     steps: tuple[int, int]
     samples: int
     repeated: int
-    by_tokens: int
     incomplete: list[int]
     difference: Difference | None
 
@@ -66,22 +62,23 @@ class Report:
         return asdict(self)
 
 
-def audit(run: Run, launches: Sequence[Launch], digests: bool = False) -> Report:
+def audit(run: Run, launches: Sequence[Launch]) -> Report:
     """Compare what ranks recorded with what the order of each launch, the partition and the data of `run` give.
 
     Every line of every start is compared, including steps that were re-run. From the first to the last step, each
-    share of each step must be recorded exactly once. digests: every line must have a SHA-256, as `loader.batch_log`
-    writes it; those of other records are compared where they are.
+    share of each step must be recorded exactly once.
+
+    Raises:
+        ConfigError: For a run with a log, if a launch of the record is not there, or one after the first is not
+            recorded.
     """
     lines = [(launch.counts(line), line) for launch in launches for line in launch.lines]
     done = Counter(line.share for counts, line in lines if counts)
     differences: list[Difference] = []
-    if run.check_recorded is not None:
-        run.check_recorded([launch.start for launch in launches])
-    for launch in launches:
-        launched = run if run.launched is None else run.launched(launch.start)
-        reader = cache(partial(_reader, launched, launch))
-        found = (_compare(reader, launched, launch, line, digests) for line in launch.lines)
+    launched = [run] * len(launches) if run.launched is None else run.launched([one.start for one in launches])
+    for one, launch in zip(launched, launches, strict=True):
+        reader = cache(partial(_reader, one, launch))
+        found = (_compare(reader, one, launch, line) for line in launch.lines)
         differences += islice(filter(None, found), 1)  # lines are in the order of their steps
     first = min(launch.start.step for launch in launches)
     last = max((step for step, *_ in done), default=first - 1)
@@ -93,34 +90,22 @@ def audit(run: Run, launches: Sequence[Launch], digests: bool = False) -> Report
         steps=(first, last + 1),
         samples=sum(len(line.samples) for _, line in lines),
         repeated=sum(len(line.samples) for counts, line in lines if not counts),
-        by_tokens=0 if digests else sum(len(line.samples) for _, line in lines if SHA256 not in line.more),
         incomplete=incomplete,
         difference=min(differences, key=lambda one: (one.step, one.launch), default=None),
     )
 
 
-def _reader(run: Run, launch: Launch, ignore_index: int | None, packed: bool, whole: bool) -> BatchReader:
-    """Reads tokens at the sequence length of a start; members of other lengths had no samples in it.
+def _reader(run: Run, launch: Launch, packed: bool) -> BatchReader:
+    """Reads batches at the sequence length of a start; members of other lengths had no samples in it.
 
-    ignore_index: of the labels, where the configuration masks their loss. packed: whether samples are packs, of which
-    all of a start are, or none. whole: as the configuration says, loss masks too.
+    packed: whether samples are packs, of which all of a start are, or none.
     """
     seq_len = launch.start.seq_len or run.blend.config.needed_seq_len
     views = run.blend.views_of(seq_len, packed)
-    masks = run.blend.config.outputs
-    outputs = Outputs(
-        position_ids="off",
-        ignore_index=ignore_index,
-        mask_document_boundaries=ignore_index is not None and masks.mask_document_boundaries,
-        loss_on_eos=ignore_index is None or masks.loss_on_eos,
-    )
-    layout = decide_layout(views, seq_len, masks if whole else outputs)
-    return BatchReader(run.blend.order, views, layout)
+    return BatchReader(run.blend.order, views, decide_layout(views, seq_len, run.blend.config.outputs))
 
 
-def _compare(
-    reader: Callable[[int | None, bool, bool], BatchReader], run: Run, launch: Launch, line: Line, digests: bool
-) -> Difference | None:
+def _compare(reader: Callable[[bool], BatchReader], run: Run, launch: Launch, line: Line) -> Difference | None:
     plan = launch.start.plan
     expected = None  # the plan has no such share
     if line.step >= plan.schedule.step and line.dp_rank < plan.partition.dp_size:
@@ -129,13 +114,10 @@ def _compare(
     pairs: list[tuple[str, Any, Any]] = [("samples", expected, list(line.samples))]
     if expected and expected == list(line.samples):
         first = present(run.blend.views, run.blend.order.sample(expected[0])[0])
-        whole = digests or SHA256 in line.more
-        key = None if whole else line.ignore_index, first.kind == "pack", whole
-        batch = reader(*key).read(np.array(expected, np.uint64))
+        batch = reader(first.kind == "pack").read(np.array(expected, np.uint64))
         pairs = [
             ("datasets", batch["dataset_id"].tolist(), list(line.datasets)),
-            ("tokens", checksums(batch["input_ids"], batch["labels"]), list(line.checksums)),
-            *([(SHA256, sha256_of(batch), line.more.get(SHA256))] if whole else []),
+            ("tokens", checksums(batch), list(line.checksums)),
         ]
     for what, wanted, found in pairs:
         if wanted != found:

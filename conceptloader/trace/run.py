@@ -43,9 +43,8 @@ class Run:
         first: The first sample that `blend` answers for; what was before is not known if there are no parts.
         stop: The one after the last.
         parts: All eras, if there are several.
-        launched: The run of the order that a launch had, also for steps that a later one re-ran; None without a run
-            log.
-        check_recorded: Called with the starts of batch logs, raises if a launch lacks its own; None without a run log.
+        launched: The runs of the orders that the launches of a batch log had, also for steps that a later one re-ran;
+            None without a run log.
     """
 
     blend: Blend
@@ -53,8 +52,7 @@ class Run:
     first: int = 0
     stop: int = EVERY
     parts: tuple[Era, ...] = ()
-    launched: Callable[[RunStart], "Run"] | None = None
-    check_recorded: Callable[[Sequence[RunStart]], None] | None = None
+    launched: Callable[[Sequence[RunStart]], "list[Run]"] | None = None
 
     @property
     def _eras(self) -> tuple[Era, ...]:

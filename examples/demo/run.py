@@ -154,7 +154,7 @@ def prove(output: Path, config: Path, run: Path) -> None:
     again = proof.check_record(launches, reference, names, STEPS, GLOBAL_BATCH)
     say("proof", f"{STEPS * GLOBAL_BATCH} samples planned; each trained exactly once, in its step, with its tokens")
     say("", f"{again} samples after the last checkpoint had been trained before the kill: the same ones")
-    report = proof.command("trace", "--audit", config, "--record", run / "record")
+    report = proof.command("trace", config, "--audit", run / "record")
     say("conceptloader trace --audit", f"{report['samples']} samples in {report['launches']} starts: as configured")
     spans = sum(
         proof.check_tensors(run / "tensors" / str(launch.number), config, run, step)

@@ -253,19 +253,6 @@ def measured(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) ->
     return unseen(row, base, found)
 
 
-def recorded(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
-    """A batch log with every sample."""
-    found = run(row.configs(corpus)[1])
-    if problem := row.refused(found):
-        return problem
-    folder = found.taken.folder / "conceptloader_batches"
-    if not folder.exists():
-        return unseen(row, run(row.configs(corpus)[0]), found)
-    lines = [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()[1:]]
-    samples = sorted(sample for line in lines for sample in line["samples"])
-    return EFFECT if samples[: row.steps * BATCH] == list(range(row.steps * BATCH)) else f"wrong: {samples}"
-
-
 def reading(option: str) -> Callable[[Row, Entry, Corpus, Callable[..., Run]], str]:
     """An option of the threads that read ahead is another one."""
 
@@ -598,7 +585,6 @@ ROWS: dict[str, Row] = {
             "loader.verify_files", {"loader": {"verify_files": False}}, gate,
             base=lambda c: _of("b", path=c.path("corrupt")),
         ),
-        row("loader.batch_log", {"loader": {"batch_log": True}}, recorded),
         row("metrics", {"metrics": True}, measured),
     )
 }  # fmt: skip

@@ -109,10 +109,6 @@ OTHERS = (
         ("loader.pin_memory",), tuple(ENTRIES), SAYS,
         "Tested without an accelerator. With one, the key has its effect if conceptloader makes the tensors.",
     ),
-    Other(
-        ("loader.batch_log",), (*WITHOUT_THREADS, "Lightning", *HUGGING_FACE), REFUSED,
-        "Write a batch log with `conceptloader.trace.BatchRecorder` instead.",
-    ),
     Other(("metrics",), (*SOURCES, *OWN_SCRIPTS), REFUSED, "Nothing there tells conceptloader when a step ends."),
 )  # fmt: skip
 

@@ -5,7 +5,7 @@ from pathlib import Path
 MODULES = [
     "conceptloader/kernels", "conceptloader/order", "conceptloader/batch", "conceptloader/run", "conceptloader/format",
     "conceptloader/ingest", "conceptloader/storage", "conceptloader/torch/loader.py", "conceptloader/torch/samplers.py",
-    "conceptloader/metrics", "conceptloader/batch_log", "conceptloader/mixing", "conceptloader/remote",
+    "conceptloader/metrics", "conceptloader/mixing", "conceptloader/remote",
     "conceptloader/columns",
 ]  # fmt: skip
 
@@ -21,9 +21,9 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
     ),
     "batch": (
         {
-            "layout": "memory engine edges", "columns": "columns",
+            "layout": "engine edges", "columns": "columns",
         },
-        "engine edges ids scores damage",
+        "engine edges ids scores",
     ),
     "format": (
         {
@@ -47,7 +47,7 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
             "batch": "batches", "chat": "chat messages", "messages": "messages",
             "records": "batches bad_input column_names digits",
             "table": "batches bad_input column_names",
-            "documents": "bad_input build prefix numbers",
+            "documents": "bad_input build numbers",
             "spans": "overlap tokenizer lost build", "align": "align",
             "columns": "batches bad_input edges column_names",
             "unaligned": "lost", "inputs": "changed_inputs build directories", "ids": "directories",
@@ -76,9 +76,9 @@ ELSEWHERE = {
     "format/read/concepts": "trace/test_index.py select/test_own.py",
     "format/read/ids": "annotate/test_annotate.py",
     "format/spec/paths": "format/test_edges.py format/test_manifest.py remote/test_doors.py",
-    "format/tools/stats": "cli/test_data_commands.py view/test_answers.py",
+    "format/tools/stats": "cli/test_data_commands.py",
     "format/tools/derived": "annotate adopt/test_flat.py",
-    "ingest/files.py": "ingest/test_directories.py",
+    "ingest/files": "ingest/test_directories.py",
     "ingest/hub": "ingest/test_directories.py ingest/test_tables.py",
     "ingest/adopt": "adopt/test_flat.py adopt/test_datatrove.py adopt/test_megatron.py adopt/test_content.py",
     "ingest/adopt/datatrove": "adopt/test_datatrove.py adopt/test_content.py",
@@ -95,9 +95,8 @@ ELSEWHERE = {
     "ingest/build/room": "ingest/test_room.py",
     "ingest/build/trial": "cli/test_init_recipe.py ingest/test_room.py",
     "ingest/chunks": "ingest/test_chunks.py ingest/test_import.py",
-    "batch_log": "batch/test_batch_log.py",
     "columns": "columns",
-    "kernels": "kernels batch/test_engine.py batch/test_ids.py batch/test_scores.py batch/test_damage.py "
+    "kernels": "kernels batch/test_engine.py batch/test_ids.py batch/test_scores.py "
     "batch/test_files.py batch/test_passes.py",
     "kernels/arrays": "batch/test_arrays.py batch/test_fields.py batch/test_engine.py config",
     "kernels/digits": "ingest/test_digits.py trace/test_index.py",
@@ -135,7 +134,6 @@ _WIDE = {
     "batch": "oracle batch corruption/test_engine.py loader faults concurrency/test_readers.py remote",
     "metrics": "loader mixing trainers entries",
     "mixing": "mixing run trainers entries",
-    "batch_log": "batch/test_batch_log.py trace",
     "columns": "columns",
     "run": "run loader mixing ranks trainers entries",
     "format": "format corruption/test_datasets.py adopt ingest annotate concurrency hostile batch remote faults trace",

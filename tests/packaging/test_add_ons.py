@@ -12,7 +12,7 @@ from tests.soak.builds import child
 
 # Folder -> the commands that go with it: its own, and those of the add-ons that need it.
 GONE = {
-    "metrics": "", "batch_log": "", "mixing": "", "remote": "",
+    "metrics": "", "mixing": "", "remote": "",
     "viewer": "", "subset": "subset", "index": "index",
     "columns": "column", "trace": "trace locate exposure subset column", "ingest/adopt": "adopt",
     "ingest/annotate": "annotate", "ingest/chunks": "", "integrations": "",
@@ -97,9 +97,6 @@ if name.endswith("chunks"):
     assert code == 2 and name in text, text
 if name.endswith("annotate"):
     code, text = said("init", "data/rows", "rows.jsonl", "--out", "annotate.yaml")
-    assert code == 2 and name in text, text
-if name.endswith("batch_log"):
-    code, text = said("trace", "--audit", "--run-log", "log")
     assert code == 2 and name in text, text
 if name.endswith(("viewer", "subset")):
     code, text = said("inspect", "data/rows", "--random", "2", "--html", "page.html")

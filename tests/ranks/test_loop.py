@@ -138,7 +138,8 @@ def check(directory: Path, stop: int) -> int:
     blend = cl.open_blend(cl.load_config(directory / "run.yaml"))
     for sample, k in enumerate(blend.order.sample_many(np.arange(len(trained)))[0].tolist()):
         tokens = np.array(tokens_of(blend, sample))[None]
-        assert trained[sample][1:] == (k, checksums(tokens[:, :-1], tokens[:, 1:])[0]), f"sample {sample}"
+        batch = {"input_ids": tokens[:, :-1], "labels": tokens[:, 1:], "loss_mask": np.ones((1, tokens.shape[1] - 1))}
+        assert trained[sample][1:] == (k, *checksums(batch)), f"sample {sample}"
     report = audit(open_run(directory / "run.yaml", directory), launches)
     assert report.difference is None
     assert report.steps == (0, stop)

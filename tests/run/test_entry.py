@@ -24,7 +24,6 @@ NOTHING = Entry(name="a front end that reads samples")
         ("mixing", {"mixing": {"odm": {}}}),
         ("mixing", {"mixing": {"file": "weights.yaml"}}),
         ("metrics", {"metrics": True}),
-        ("loader.batch_log", {"loader": {"batch_log": True}}),
     ],
 )
 def test_what_it_does_not_carry_out(config: Config, key: str, given: Config) -> None:

@@ -24,9 +24,6 @@ class Seen:
         self.run, self.told, self.threads = run, list[Any](), set[int]()
         self.made.append(self)
 
-    def launched(self) -> None:
-        self.told.append(("launched", self.run.trained))
-
     def begins(self, consumed: int, track: Any) -> bool:
         self.told.append(("begins", consumed))
         return True
@@ -86,7 +83,7 @@ def test_every_note_in_order(make: Any, config: dict[str, Any], tmp_path: Any) -
     (seen,) = Seen.made
     assert len(kept) == 16
     assert [each for each in seen.told if isinstance(each[0], int)] == kept
-    begins = [("launched", 0), ("begins", 0), ("begins", 12), ("begins", 16)]
+    begins = [("begins", 0), ("begins", 12), ("begins", 16)]
     assert [each for each in seen.told if isinstance(each[0], str)] == begins
     assert len(seen.threads) > 1
     assert threading.get_ident() not in seen.threads
@@ -104,11 +101,9 @@ def test_passes_copies_and_evaluations(config: dict[str, Any], tmp_path: Any) ->
     loader.log_start(tmp_path, 0)
     for _ in range(2):
         taken(loader, [])
-    assert [each for each in Seen.made[0].told if isinstance(each[0], str)] == [
-        ("launched", 0), ("begins", 0), ("launched", 0), ("begins", 0),
-    ]  # fmt: skip
+    assert [each for each in Seen.made[0].told if isinstance(each[0], str)] == [("begins", 0), ("begins", 0)]
     again = copy.deepcopy(loader)
     taken(again, [])
-    assert [len(seen.told) for seen in Seen.made] == [8, 3], "a copy has an observer of its own, and no log"
+    assert [len(seen.told) for seen in Seen.made] == [6, 3], "a copy has an observer of its own, and no log"
     list(EvaluationLoader(one, micro_batch_size=8, num_samples=16))
     assert len(Seen.made) == 2

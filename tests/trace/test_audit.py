@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import conceptloader as cl
 from conceptloader.batch.open import decide_layout
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import Outputs
+from conceptloader.blend.schema import LoaderConfig
 from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.order.progress.runlog import RunLog
 from conceptloader.trace import BatchRecorder, Run, audit, exposure, open_run, read_record, trace_step
 from tests.corpora.records import write_rows
 from tests.raises import raises
@@ -51,7 +54,6 @@ def test_a_faithful_record_passes(run: Run, record: Path) -> None:
     report = audit(run, launches)
     assert report.difference is None
     assert (report.launches, report.steps, report.incomplete) == (3, (0, 21), [20])
-    assert report.by_tokens == report.samples
     assert report.repeated == (9 - 7) * 8 + (14 - 12) * 8
     assert report.samples == 9 * 8 + (14 - 7) * 8 + (20 - 12) * 12 + 4
 
@@ -137,40 +139,63 @@ def test_a_batch_without_what_a_record_needs(tmp_path: Path) -> None:
         recorder.write(0, 0, {"sample_index": np.zeros(1), "input_ids": np.zeros((1, 2)), "labels": np.zeros((1, 2))})
 
 
-def test_labels_that_are_ignored(run: Run, tmp_path: Path) -> None:
-    """A record says that some were; its run's masks say which ones. Switching them on or off later changes nothing."""
-    outputs = Outputs(loss_on_eos=False, mask_document_boundaries=True, ignore_index=-100)
-    start = starts()[0]
-    for number, chosen in enumerate([outputs, Outputs()], 1):
-        layout = decide_layout(run.blend.views, SEQ_LEN, chosen)
-        reader = BatchReader(run.blend.order, run.blend.views, layout)
-        begin = replace(start, step=number - 1, consumed=8 * (number - 1))
-        for dp_rank in range(4):
-            recorder = BatchRecorder(tmp_path, number, dp_rank, begin)
-            for micro_batch, samples in enumerate(begin.plan.micro_batches(number - 1, dp_rank)):
-                recorder.write(number - 1, micro_batch, reader.read(samples))
-            recorder.close()
-    launches = read_record(tmp_path)
-    assert -100 in {line.ignore_index for line in launches[0].lines}
-    assert {line.ignore_index for line in launches[1].lines} == {None}
-    for ignored in (-100, None):
-        config = replace(run.blend.config, outputs=replace(outputs, ignore_index=ignored))
-        assert audit(replace(run, blend=replace(run.blend, config=config)), launches).difference is None
-    difference = audit(run, launches).difference
-    assert difference is not None
-    assert (difference.step, difference.what) == (0, "tokens"), "it trained on other labels than this configuration's"
+def test_a_mask_that_was_another_one(run: Run, tmp_path: Path) -> None:
+    """A log is compared with the labels and the loss mask of its launch, whatever the configuration says by now."""
+    was = replace(run.blend.config, outputs=Outputs(mask_document_boundaries=True), loader=LoaderConfig())
+    with cl.batches(was, micro_batch_size=4, num_samples=40) as loader:
+        loader.log_start(tmp_path, 0)
+        recorder = BatchRecorder(tmp_path / "record", 1, 0, RunLog(tmp_path).starts[-1])
+        for step, batch in enumerate(loader):
+            recorder.write(step, 0, batch)
+    for outputs in (Outputs(mask_document_boundaries=True), Outputs(), Outputs(ignore_index=-100)):
+        (tmp_path / "run.yaml").write_text(yaml.safe_dump(replace(was, outputs=outputs).to_dict()))
+        launches = read_record(tmp_path / "record")
+        assert audit(open_run(tmp_path / "run.yaml", tmp_path), launches).difference is None
+        found = audit(open_run(tmp_path / "run.yaml", tmp_path, planned=True), launches).difference
+        assert (found is None) == outputs.mask_document_boundaries
+        assert found is None or (found.step, found.what) == (0, "tokens")
+
+
+def test_weights_that_are_set_in_a_launch(run: Run, tmp_path: Path) -> None:
+    with cl.batches(run.blend.config, micro_batch_size=2, global_batch_size=4, num_samples=80) as loader:
+        loader.log_start(tmp_path, 0)
+        recorder = BatchRecorder(tmp_path / "record", 1, 0, RunLog(tmp_path).starts[-1])
+        for number, batch in enumerate(loader):
+            recorder.write(number // 2, number % 2, batch)
+            if number == 5:
+                loader.set_weights({name: 1 + 8 * k for k, name in enumerate(run.blend.config.names)})
+    report = audit(open_run(log=tmp_path), read_record(tmp_path / "record"))
+    assert (report.difference, report.steps, report.samples) == (None, (0, 20), 80)
+
+
+def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = BatchRecorder(tmp_path, 1, 0, starts()[0])
+
+    class Full:
+        def write(self, data: bytes) -> None:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(recorder, "_file", Full())
+    zeros = np.zeros((1, 2), np.int64)
+    batch = {"sample_index": zeros[0], "dataset_id": zeros[0], "input_ids": zeros, "labels": zeros}
+    with raises(ReadError, "000001.000000.jsonl", fix="make room on its disk"):
+        recorder.write(0, 0, {name: value[:1] for name, value in batch.items()})
 
 
 @pytest.mark.parametrize("last_batch", ["partial", "drop"])
 def test_a_last_batch_that_is_not_full(run: Run, last_batch: Any, tmp_path: Path) -> None:
     """The run log says where the run ends: its last step has the samples that were trained, and none comes after it."""
-    config = {**run.blend.config.to_dict(), "loader": {"batch_log": True}}
+    config = run.blend.config.to_dict()
     options: dict[str, Any] = {"micro_batch_size": 4, "global_batch_size": 16, "num_samples": 37}
     trained: list[int] = []
     for rank in range(2):
         with cl.make_dataloader(config, dp_rank=rank, dp_size=2, last_batch=last_batch, **options) as loader:
-            loader.log_start(tmp_path, 0)
-            trained += [sample for batch in loader for sample in batch["sample_index"].tolist()]
+            if not rank:
+                loader.log_start(tmp_path, 0)
+            recorder = BatchRecorder(tmp_path / "record", 1, rank, RunLog(tmp_path).starts[-1])
+            for number, batch in enumerate(loader):
+                recorder.write(number // 2, number % 2, batch)
+                trained += batch["sample_index"].tolist()
     logged, steps = open_run(log=str(tmp_path)), 2 if last_batch == "drop" else 3
     assert len(trained) == {"partial": 37, "drop": 32}[last_batch]
     found = [[one.sample for one in trace_step(logged, step)] for step in range(steps)]
@@ -181,6 +206,5 @@ def test_a_last_batch_that_is_not_full(run: Run, last_batch: Any, tmp_path: Path
         exposure(logged, until=steps).sources().column("samples").to_pylist()
         == exposure(logged, num_samples=len({*trained})).sources().column("samples").to_pylist()
     )
-    report = audit(logged, read_record(tmp_path / "conceptloader_batches"))
+    report = audit(logged, read_record(tmp_path / "record"))
     assert (report.difference, report.incomplete, report.samples) == (None, [], len(trained))
-    assert report.by_tokens == 0

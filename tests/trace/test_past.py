@@ -14,12 +14,12 @@ import yaml
 
 import conceptloader as cl
 from conceptloader.base.hashing import fingerprint
-from conceptloader.batch_log.record import FOLDER
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.runlog import FILE_NAME, RunLog
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import (
+    BatchRecorder,
     Run,
     audit,
     excluded_since,
@@ -36,6 +36,7 @@ from tests.corpora.records import write_rows
 from tests.raises import raises
 from tests.view.reading import tables
 
+RECORD = "record"  # in the folder of the run log
 BATCH, FIRST, LAST = 8, 6, 10  # steps of the first launch, and of both
 Seen = dict[int, list[Any]]
 
@@ -54,7 +55,6 @@ class Life:
             "seq_len": 64,
             "datasets": {"books": {"path": "books", "weight": 1}, "web": {"path": "web", "weight": 3}},
             "outputs": {"document_ids": True},
-            "loader": {"batch_log": True},
         }
         self.state: Any = None
 
@@ -70,6 +70,8 @@ class Life:
             if self.state is not None:
                 loader.load_state_dict(self.state, allow_changed=allow)
             loader.log_start(self.folder / log, loader.steps or 0)
+            starts = RunLog(self.folder / log).starts
+            recorder = BatchRecorder(self.folder / log / RECORD, len(starts), 0, starts[-1])
             datasets = loader.blend.datasets
             for batch in loader:
                 rows = []
@@ -78,6 +80,7 @@ class Life:
                     ids = {datasets[name].document_id(number) for number in numbers if number >= 0}
                     rows.append((int(batch["sample_index"][row]), name, ids))
                 self.seen[loader.steps - 1] = rows
+                recorder.write(loader.steps - 1, 0, batch)
                 self.folder.joinpath(log, f"{loader.steps}.json").write_text(json.dumps(loader.state_dict()))
             self.state = loader.state_dict()
 
@@ -195,7 +198,7 @@ def test_each_launch_answers_for_what_it_trained(
     for name in ("samples", "tokens", "size"):
         assert {row["dataset"]: row[name] for row in by} == {row["dataset"]: row[name] for row in sources}
 
-    assert audit(run, read_record(log / FOLDER), digests=True).difference is None
+    assert audit(run, read_record(log / RECORD)).difference is None
 
 
 def contents(run: Run, step: int) -> list[Any]:
@@ -213,7 +216,7 @@ def test_commands_need_only_the_run_log(life: Life, capsys: pytest.CaptureFixtur
         ["locate", "--document", ids.read_text(), "--samples", LAST * BATCH],
         ["exposure", "--until", LAST],
         ["locate", "--documents", ids, "--samples", LAST * BATCH],
-        ["trace", "--audit"],
+        ["trace", "--audit", log / RECORD],
     ]
 
     def answers(*more: object) -> list[Any]:
@@ -504,10 +507,10 @@ def test_a_run_log_that_was_changed_does_not_pass_an_audit(tmp_path: Path, chang
     life.launch(FIRST)
     life.launch(LAST)
     log = tmp_path / "log"
-    assert audit(open_run(log=log), read_record(log / FOLDER)).difference is None
+    assert audit(open_run(log=log), read_record(log / RECORD)).difference is None
     forged(log, change)
     with raises(ConfigError, log):
-        audit(open_run(log=log), read_record(log / FOLDER))
+        audit(open_run(log=log), read_record(log / RECORD))
 
 
 def test_a_run_log_of_another_name_is_not_taken_for_that_in_its_folder(tmp_path: Path) -> None:

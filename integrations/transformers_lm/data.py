@@ -340,8 +340,10 @@ class ConceptTrainer(transformers.Trainer):
 
     def _get_num_items_in_batch(self, *args: Any, **kwargs: Any) -> Any:
         found = super()._get_num_items_in_batch(*args, **kwargs)
-        if self._evaluated is None or found is None:
-            return found
+        if found is None:
+            return None
+        if self._evaluated is None:
+            return found.clamp(min=1)  # the loss of a step without labels is 0, not NaN
         # What counts in the batch of this process alone, times what the Trainer multiplies the loss by.
         return torch.full_like(
             found, self._evaluated.count * (self.args.world_size if self.args.average_tokens_across_devices else 1)

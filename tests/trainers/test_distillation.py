@@ -114,3 +114,22 @@ def test_losses_and_parameters_are_those_of_a_loop_by_hand(tmp_path: Path, confi
         assert found["eval_loss"] == pytest.approx([mean(losses_of, hand, valid, counted).item()], rel=1e-4)
     for ours, theirs in zip(torch.load(out / "student.pt"), hand.parameters(), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_without_labels_trains_nothing(tmp_path: Path, config: Any) -> None:
+    """In the model's own loss: transformers would divide by the labels of the step, 0."""
+    from conceptloader.integrations.transformers_lm import ConceptTrainer
+
+    tokens = cl.open_dataset(config["datasets"]["a"]["path"]).num_tokens
+    data = cl.SampleDataset({**config, "exclude": [{"dataset": "a", "tokens": [0, tokens]}]})
+    student, before = model(), [p.detach().clone() for p in model().parameters()]
+    arguments = transformers.TrainingArguments(
+        str(tmp_path / "out"), use_cpu=True, max_steps=1, gradient_accumulation_steps=2, logging_steps=1, report_to=[],
+        disable_tqdm=True, save_strategy="no", logging_nan_inf_filter=False,
+    )  # fmt: skip
+    trainer = ConceptTrainer(
+        student, arguments, train_dataset=data, optimizers=(torch.optim.SGD(student.parameters(), lr=RATE), None)
+    )
+    trainer.train()
+    assert trainer.state.log_history[0]["loss"] == 0
+    assert all(torch.equal(old, p) for old, p in zip(before, student.parameters(), strict=True))

@@ -71,7 +71,9 @@ def as_array(value: Any) -> Any:
     """A copy of it in numpy."""
     if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
         value = value.view(torch.uint16)  # its bits, since numpy has no such type
-    if isinstance(value, torch.Tensor | np.ndarray | np.generic | int | float):
+    if isinstance(value, torch.Tensor):
+        return value.numpy(force=True).copy()
+    if isinstance(value, np.ndarray | np.generic | int | float):
         return np.array(value)
     return value
 

@@ -23,25 +23,6 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, An
     return code, json.loads(out), err
 
 
-def test_adopt_annotate_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    np.array([1, 2, 0, 3, 0], np.uint16).tofile(tmp_path / "x.bin")
-    flat = ("--kind", "flat", "--dtype", "uint16", "--document-end", 0)
-    named = ("--tokenizer-name", "mine", "--vocab-size", 5, "--eos", 0)
-    code, value, _ = run(capsys, "adopt", tmp_path / "x.bin", "--out", tmp_path / "ds", *flat, *named)
-    assert (code, value["kinds"], value["documents"], value["tokens"]) == (0, ["flat"], 2, 5)
-    assert cl.open_dataset(tmp_path / "ds").tokenizer == cl.writing.Tokenizer(name="mine", vocab_size=5, eos_id=0)
-
-    (tmp_path / "rows.jsonl").write_text('{"document": 1, "concepts": ["b"]}\n')
-    (tmp_path / "names.txt").write_text("a\nb\n")
-    track = ("--track", "c", "--vocabulary", tmp_path / "names.txt")
-    code, value, _ = run(
-        capsys, "annotate", tmp_path / "ds", tmp_path / "rows.jsonl", "--out", tmp_path / "out", *track
-    )
-    assert (code, value["records"], value["tracks"]) == (0, 1, ["c"])
-    assert cl.open_dataset(tmp_path / "out").vocabulary("c") == ["a", "b"]
-    assert run(capsys, "verify", tmp_path / "out", "--full")[0] == 0
-
-
 def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.npy").write_bytes(b"123")
     assert run(capsys, "adopt", tmp_path / "x.npy", "--out", tmp_path / "ds")[0] == 2  # no dtype

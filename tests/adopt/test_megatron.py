@@ -3,7 +3,6 @@
 import os
 import struct
 import tempfile
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,6 @@ from conceptloader.errors import InputError
 from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.adopt import source as adopt_source
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.storage import reads as io
-from conceptloader.storage.sample import WHOLE
 from tests.corpora.token_files import Documents
 from tests.corpora.token_files import write_megatron as write
 from tests.raises import raises
@@ -88,22 +85,6 @@ def test_a_folder_stands_for_its_prefixes_in_order(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "ds").iterdir()) == [
         "00000.documents.bin", "00001.documents.bin", "00002.documents.bin", "manifest.json",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("full", [False, True])
-def test_a_sample_of_the_tokens_is_read_or_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
-    prefix = write(tmp_path / "x", [[list(range(30_000))], [[4]]])
-    size = Path(prefix + ".bin").stat().st_size
-    read: Counter[str] = Counter()
-
-    def pread(descriptor: int, count: int, offset: int) -> bytes:
-        read[os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))] += count
-        return os.pread(descriptor, count, offset)
-
-    monkeypatch.setattr(io, "pread", pread)
-    adopt([prefix], tmp_path / "ds", full=full)
-    assert read["x.idx"] > 0
-    assert read["x.bin"] == WHOLE + (size if full else 0)
 
 
 def test_changes_are_found_by_verify(tmp_path: Path) -> None:

@@ -280,3 +280,5 @@ def test_a_named_column_that_is_not_there(tmp_path: Path) -> None:
     with raises(InputError, "rows.jsonl", "column 'id'"):
         new(rows, {"id": "doc"})
     assert new(rows, {"id": "doc"}, ignored=["id"]) == [1, 1, 1, None, None]
+    with raises(ConfigError, "columns", "'begin'"):
+        new(rows, {"begin": "start"})

@@ -11,7 +11,7 @@ import pytest
 import conceptloader as cl
 from conceptloader.base.workers import run_tasks
 from conceptloader.errors import ConfigError, InputError, ReadError
-from conceptloader.ingest.annotate import place, placing, reading
+from conceptloader.ingest.annotate import placing, reading
 from conceptloader.ingest.annotate.annotate import annotate
 from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.records.inputs import find_sources
@@ -83,23 +83,6 @@ def test_the_number_of_processes_does_not_matter(folder: Path, unit: str, monkey
         lost = cl.open_dataset(folder / "out2").manifest.extra["annotated"]["c"]["loss"]
         assert lost["lost"] > 3
         assert lost["examples"]
-
-
-def test_text_is_read_a_portion_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = AnnotateOptions(track="c", span_unit="character", overlap="levels", max_unaligned_spans=1)
-    annotate(folder / "ds", inputs(folder), folder / "whole", options)
-    sizes = []
-    real = place.read_texts
-
-    def read(ds: Any, tokenizer: Any, documents: Any, *rest: Any) -> Any:
-        sizes.append(len(documents))
-        return real(ds, tokenizer, documents, *rest)
-
-    monkeypatch.setattr(place, "read_texts", read)
-    monkeypatch.setattr(place, "_TOKENS", 1)
-    annotate(folder / "ds", inputs(folder), folder / "portions", options)
-    assert files(folder / "portions") == files(folder / "whole")
-    assert sizes == [1] * 60
 
 
 def test_bad_rows_and_columns_of_all_files_count(folder: Path) -> None:

@@ -110,15 +110,6 @@ def test_a_recipe_says_what_the_command_line_would(
     ):
         shell("build", *words)
         assert cl.open_dataset(f"second{number}").document_id(0) == "e"
-    Path("more.yaml").write_text(
-        "track: quality\ncodec: numpy\nparameters: {dtype: f4}\ncolumn: {id: doc}\ninputs: [rows.jsonl]\nout: more\n"
-    )
-    Path("rows.jsonl").write_text('{"doc": "d1", "value": 0.5}\n')
-    shell("annotate", "by-recipe", "--recipe", "more.yaml")
-    assert cl.open_dataset("more").spans("quality", 0, 15).start.tolist() == [5]
-    Path("others.jsonl").write_text('{"doc": "d2", "value": 0.5}\n')
-    shell("annotate", "--recipe", "more.yaml", "by-recipe", "others.jsonl", "--out", "others")
-    assert cl.open_dataset("others").spans("quality", 0, 15).start.tolist() == [10]
 
 
 @pytest.mark.parametrize(

@@ -89,19 +89,6 @@ def test_errors(shell: Shell, source: Path, tmp_path: Path) -> None:
     shell("inspect", tmp_path / "nowhere", code=2)
 
 
-def test_bad_records_are_listed(shell: Shell, source: Path, tmp_path: Path) -> None:
-    with open(source, "a") as file:
-        file.write('{"text": 5}\n')
-    bad = tmp_path / "bad.jsonl"
-    names = tmp_path / "names.txt"
-    arguments = ("build", source, "--out", tmp_path / "out", "--tokenizer", "bytes", "--vocabulary", names)
-    shell(*arguments, code=1)
-    printed = shell(*arguments, "--bad-records", bad)
-    assert "1 bad records were skipped" in printed
-    (found,) = map(json.loads, bad.read_text().splitlines())
-    assert (found["file"], found["where"]) == (str(source), "line 13")
-
-
 def test_inspect(shell: Shell, dataset: Path) -> None:
     overview = shell.json("inspect", dataset)
     assert overview["tokens"] == cl.open_dataset(dataset).num_tokens
@@ -149,15 +136,6 @@ def test_inspect_shows_columns_of_tokens(shell: Shell, dataset: Path) -> None:
     shell("inspect", dataset, "--column", "ids", code=2)
 
 
-def test_a_tokenizer_that_does_not_match(shell: Shell, source: Path, tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens.jsonl"
-    tokens.write_text('{"tokens": [1, 2, 3]}\n')
-    shell("build", tokens, "--out", tmp_path / "t", "--vocab-size", 5, "--eos", 4)
-    assert shell.json("inspect", tmp_path / "t", "--tokens", "0:4")["text"] is None
-    shell("inspect", tmp_path / "t", "--tokens", "0:4", "--tokenizer", "bytes", code=2)
-    assert "expected that of" in shell.stderr
-
-
 def test_sample(shell: Shell, dataset: Path) -> None:
     found = shell.json("inspect", dataset, "--random", 2, "--seq-len", 10, "--seed", 3)
     assert found == shell.json("inspect", dataset, "--random", 2, "--seq-len", 10, "--seed", 3)
@@ -193,13 +171,6 @@ def test_verify(shell: Shell, dataset: Path) -> None:
     assert found["problems"][0]["file"].endswith("00000.stream.bin")
     assert found["problems"][0]["tokens"] == [0, cl.open_dataset(dataset).num_tokens]
     assert "00000.stream.bin" in shell("verify", dataset, "--full", code=1)
-
-
-def test_join(shell: Shell, dataset: Path, tmp_path: Path) -> None:
-    found = shell.json("subset", dataset, dataset, "--out", tmp_path / "joined")
-    assert found["documents"] == 24
-    assert shell.json("inspect", tmp_path / "joined", "--document-number", 12)["text"] == "A cat sat."
-    shell("subset", dataset, dataset, "--out", tmp_path / "joined", code=2)
 
 
 def test_names_that_lines_cannot_hold(shell: Shell, tmp_path: Path) -> None:

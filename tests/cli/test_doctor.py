@@ -128,22 +128,6 @@ def test_cold_reads_every_window_once(
     assert "when all of its windows had been read" in capsys.readouterr().out
 
 
-def test_where_the_bytes_came_from(data: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    def counters(*ticks: tuple[int, int]) -> None:
-        values = iter(ticks)
-        monkeypatch.setattr(measure, "bytes_read", lambda: next(values, None))
-
-    counters((0, 0), (100, 130), (100, 130), (1100, 130))
-    found = bench(capsys, data / "stream.yaml", *BRIEF)
-    assert (found["single"]["from"], found["single"]["fetched_per_asked"]) == ("storage", 1.3)
-    assert (found["batches"]["from"], found["batches"]["fetched_per_asked"]) == ("page cache", 0)
-    counters()  # a system that does not say
-    found = bench(capsys, data / "stream.yaml", *BRIEF)
-    assert (found["single"]["from"], found["single"]["bytes_asked"]) == ("unknown", None)
-    assert main(["doctor", str(data / "stream.yaml"), *BRIEF]) == 0
-    assert "unknown" in capsys.readouterr().out
-
-
 def test_shares_of_what_is_fetched() -> None:
     names = [field.name for field in dataclasses.fields(measure.Pass)]
     shares = {None: "unknown", 0: "page cache", 9: "page cache", 10: "both", 89: "both", 90: "storage"}

@@ -54,14 +54,6 @@ def test_init_overwrites_only_if_asked(shell: Shell, dataset: Path, tmp_path: Pa
     assert cl.load_config(run).seq_len == cl.open_dataset(dataset).num_tokens - 1
 
 
-def test_all_unknown_columns_are_named_before_anything_is_made(shell: Shell, tmp_path: Path) -> None:
-    source = tmp_path / "in.jsonl"
-    source.write_text('{"text": "a", "url": 1}\n{"text": "b", "score": 2, "lang": "en"}\n')
-    shell("build", source, "--out", tmp_path / "out", "--tokenizer", "bytes", code=1)
-    assert "'lang', 'score', 'url'" in shell.stderr
-    assert not (tmp_path / "out").exists()
-
-
 def test_home_is_expanded(shell: Shell, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert shell.json("inspect", "~/data")["path"] == str(dataset)
@@ -132,39 +124,12 @@ def test_join_keeps_how_the_text_became_tokens_where_all_agree(shell: Shell, dat
     assert "ingest" not in cl.concat([dataset, tmp_path / "other"], tmp_path / "mixed").extra
 
 
-def test_annotate_takes_columns_by_their_own_names(shell: Shell, dataset: Path, tmp_path: Path) -> None:
-    """Number of a document, start, end, label and score, as other tools write them: two tracks of one file."""
-    rows = [{"nr": 1, "begin": 0, "stop": 3, "label": "animal", "score": 0.5}]
-    write_rows(tmp_path / "rows.jsonl", rows)
-    names = ["--column", "document=nr", "--column", "start=begin", "--column", "end=stop", "--span-unit", "token"]
-    first = [dataset, tmp_path / "rows.jsonl", "--track", "labels", "--vocabulary", tmp_path / "names.txt"]
-    shell("annotate", *first, "--out", tmp_path / "one", code=1)
-    assert "found column 'begin'" in shell.stderr
-    shell(
-        "annotate", *first, *names, "--column", "concepts=label", "--ignore-column", "score", "--out", tmp_path / "one"
-    )
-    second = [tmp_path / "one", tmp_path / "rows.jsonl", "--track", "scores", "--codec", "numpy"]
-    second += ["--parameters", '{"dtype": "f4"}', "--column", "value=score", "--ignore-column", "label"]
-    shell("annotate", *second, *names, "--out", tmp_path / "two")
-    ds = cl.open_dataset(tmp_path / "two")
-    document = ds[1]
-    assert (document["labels"].start.tolist(), document["labels"].end.tolist()) == ([0], [3])
-    assert [record.tolist() for record in document["labels"].decode()] == [[1]]
-    assert [record.tolist() for record in document["scores"].decode()] == [[0.5]]
-    shell("annotate", *second, *names, "--column", "begin=start", "--out", tmp_path / "three", code=2)
-    assert "columns: found 'begin'" in shell.stderr
-
-
 def test_annotate_takes_a_number_per_document_by_its_column(shell: Shell, dataset: Path, tmp_path: Path) -> None:
-    """As `build --number` does."""
+    """Values: tests/ingest/test_numbers.py."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"nr": 1, "quality": 0.5}\n{"nr": 0, "quality": 2}\n')
     words = ["annotate", dataset, rows, "--column", "document=nr"]
-    shell(*words, "--number", "quality:f4", "--out", tmp_path / "one")
-    ds = cl.open_dataset(tmp_path / "one")
-    assert [ds[k]["quality"].decode()[0].tolist() for k in range(2)] == [[2.0], [0.5]]
-    other = ["--number", "worth:f8", "--column", "value=quality", "--out", tmp_path / "two"]
-    shell(*words, *other)
+    shell(*words, "--number", "worth:f8", "--column", "value=quality", "--out", tmp_path / "two")
     assert cl.open_dataset(tmp_path / "two").tracks["worth"].parameters == {"dtype": "f8"}
     for wrong in (["--number", "a:f4", "--track", "a"], [], ["--number", "a:f4", "--number", "b:f4"]):
         shell(*words, *wrong, "--out", tmp_path / "three", code=2)

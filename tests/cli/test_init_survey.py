@@ -2,10 +2,8 @@
 
 import json
 import random
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,11 +12,8 @@ import pytest
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.commands import first_recipe
-from conceptloader.format.read.files import Files
-from conceptloader.ingest.records.tokenizer import FileTokenizer
 from tests.cli.test_init_recipe import BUILD, TEXT, init, row, spans
 from tests.corpora.records import write_rows as write
-from tests.corpora.tokenizers import byte_level
 from tests.ingest.test_units import COUNT, rows_in
 
 
@@ -161,22 +156,6 @@ def test_annotations(unit: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["annotate", "web", "--recipe", "build.yaml"]) == 0
     with cl.open_dataset("web-concepts") as dataset:
         assert dataset.vocabulary("concepts") == ["x"]
-
-
-def test_units_of_annotations_are_tried_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its files are opened, and the dataset's tokenizer made, once for all of them."""
-    rows = rows_in("byte")
-    byte_level().save("tokenizer.json")
-    write(tmp_path / "in.jsonl", [{"id": one["id"], "text": one["text"]} for one in rows])
-    assert main(["build", "in.jsonl", "--out", "web", "--tokenizer", "tokenizer.json", "--quiet"]) == 0
-    notes = write(tmp_path / "rows.jsonl", [{"id": one["id"], "spans": one["spans"]} for one in rows])
-    with ExitStack() as stack:
-        made = [
-            stack.enter_context(patch.object(kind, "__init__", autospec=True, side_effect=kind.__init__))
-            for kind in (FileTokenizer, Files)
-        ]
-        assert init(capsys, "web", str(notes))["recipe"]["span-unit"] == "byte"
-    assert [one.call_count for one in made] == [1, 1]
 
 
 def test_rows_held_are_bounded(

@@ -41,17 +41,6 @@ def compare(corpus: Corpus, config: Mapping[str, Any], *, ranks: int = 3, missin
     return pairs
 
 
-def write_packed(path: str, corpus: Corpus, name: str = NAME, k: int = K) -> Any:
-    """All of it, in this process."""
-    config = {"seq_len": 48, "seed": 5, "datasets": {"web": {"path": path}}, "packing": {}}
-    loader, rng = cl.batches(config, micro_batch_size=16, num_samples=None), np.random.default_rng(1)
-    writer = cl.column_writer(path, name, "u4", k, loader=loader)
-    steps = -(-loader.blend.order.sizes[0] // 16)
-    for _, batch in zip(range(steps), loader, strict=False):
-        writer.write(batch, computed(corpus, batch["labels"], k, rng))
-    return writer
-
-
 @pytest.mark.slow
 def test_written_by_two_ranks_that_are_killed_and_read_by_three_in_other_orders(tmp_path: Path, tally: Tally) -> None:
     corpus = Corpus.random(1200, seed=1)

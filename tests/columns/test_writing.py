@@ -70,7 +70,8 @@ def check_items(path: str) -> None:
     assert (stored(path) == np.where(first[:, None], 0, CORPUS.values(tokens, K))).all()
 
 
-def test_a_column_as_docs_format_says(path: str) -> None:
+def test_a_column_as_docs_format_says(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unfinished, "_MOST_OPEN", 1)  # as of many shards
     writer, batches = begun(path)
     with writer:
         count = sum(writer.write(batch, values(batch)) for batch in batches)
@@ -281,20 +282,6 @@ def test_half_a_column(path: str) -> None:
         begun(path)
 
 
-def test_a_partial_column(path: str) -> None:
-    writer, batches = begun(path)
-    writer.write(batches[0], values(batches[0]))
-    column = writer.finish(partial=True)
-    assert column.holes is not None
-    absent = int(np.array(cl.open_dataset(path).manifest.shards.tokens)[column.files.size < 0].sum())
-    assert column.holes.tokens + absent + writer.tokens == CORPUS.starts[-1] - 1
-    with raises(ConfigError, "outputs.columns.t"):
-        cl.batches(config(path, outputs={"columns": {"t": "labels"}}), micro_batch_size=4)
-    loader = cl.batches(config(path, outputs={"columns": {"t": {"at": "labels", "missing": 9}}}), micro_batch_size=4)
-    batch = next(iter(loader))
-    assert (batch["t"] == np.where(batch["loss_mask"][..., None] > 0, values(batch), 9)).all()
-
-
 FULL = """
 import json, resource, sys
 import numpy as np
@@ -453,19 +440,6 @@ def test_what_a_killed_removal_left_is_removed(path: str) -> None:
     assert len(remove(path, "t")) == 6, "items and holes of three shards"
     with raises(ConfigError, found="no column 't'"):
         remove(path, "t")
-
-
-def test_many_shards_are_synced_together(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unfinished, "_MOST_OPEN", 1)
-    synced: list[int] = []
-    sync = os.fsync
-    writer, batches = begun(path)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(descriptor) or sync(descriptor))
-    for batch in batches:
-        writer.write(batch, values(batch))
-    assert len(synced) <= 1, "the log's directory"
-    writer.finish()
-    assert cl.verify(path, full=True) == []
 
 
 def test_what_cannot_get_a_column(path: str, tmp_path: Path) -> None:

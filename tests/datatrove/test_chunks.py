@@ -8,7 +8,7 @@ import pytest
 from datatrove.executor import LocalPipelineExecutor
 
 from conceptloader.cli import main
-from conceptloader.errors import ConfigError, InputError
+from conceptloader.errors import ConfigError
 from conceptloader.ingest.chunks.join import Documents
 from conceptloader.ingest.chunks.options import Chunks, ConceptTable
 from conceptloader.integrations.datatrove_lib import ChunkedBuild
@@ -78,17 +78,6 @@ def test_stages_out_of_turn_and_bad_chunks(corpus: Chunked, tmp_path: Path) -> N
     write.run()
     finish.run()
     assert (tmp_path / "ds" / "manifest.json").exists()
-
-
-def test_a_chunk_that_cannot_be_names_its_row(tmp_path: Path) -> None:
-    corpus = make(tmp_path / "in", np.random.default_rng(3), documents=10)
-    corpus.score()
-    chunk = next(row for row in corpus.chunks if row["status"] == "ok" and row["tone"])
-    chunk["tone_scores"] = [float("nan"), *chunk["tone_scores"][1:]]
-    corpus.write()
-    with raises(InputError, ".parquet: row ", "chunks with scores that are no finite f4"):
-        build(corpus, tmp_path / "ds", tasks=2)
-    assert not (tmp_path / "ds" / "manifest.json").exists()
 
 
 def test_the_end_of_documents_is_that_of_a_build(corpus: Chunked, tmp_path: Path) -> None:

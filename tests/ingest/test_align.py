@@ -87,29 +87,6 @@ def test_equals_a_loop_over_characters(family: str, data: st.DataObject, found: 
     ]
 
 
-WORDS = ["red", "cat", "the", "a", "bird", "mat", "saw"]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=20)
-@given(st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from([" ", "  ", " \n"])), min_size=1, max_size=8))
-def test_the_tokens_of_a_word_say_the_word(family: str, found: list[tuple[str, str]]) -> None:
-    if family in ("unigram without bytes", "byte-level, words replaced"):
-        found = [("red" if "unigram" in family else "cat", " ") for _ in found]
-    text = "".join(word + space for word, space in found).rstrip()
-    ends = np.cumsum([len(word + space) for word, space in found]).tolist()
-    spans = [(0, end - len(word + space), end - len(space)) for end, (word, space) in zip(ends, found, strict=True)]
-    tokenizer = FileTokenizer(definition(family), family, END)
-    ids = tokenizer.encode([text], [True])[0].values
-    # Where white space does not end tokens, one may hold two words: there it goes to the first of them.
-    separate = family != "byte-level, white space within tokens"
-    for align in ALIGNS if separate else ():
-        for (_, start, end), chosen in zip(spans, tokens_of(tokenizer, [text], spans, align), strict=True):
-            assert tokenizer.decode(ids[chosen].tolist()).strip() == text[start:end]
-    covered = [i for chosen in tokens_of(tokenizer, [text], spans, "first") for i in chosen]
-    assert len(covered) == len(set(covered))
-
-
 def test_white_space_is_what_python_calls_so() -> None:
     text = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
     assert _spaces([text]).tolist() == [*(one.isspace() for one in text), False]

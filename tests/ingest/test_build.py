@@ -106,50 +106,6 @@ def test_directories_and_moved_inputs_and_a_second_run(tmp_path: Path) -> None:
     assert content(tmp_path / "out-b") == before
 
 
-def test_levels_and_union(tmp_path: Path) -> None:
-    nested = [
-        {"start": 0, "end": 6, "concepts": ["animal"]},
-        {"start": 1, "end": 3, "concepts": ["verb", "animal"]},
-        {"start": 2, "end": 3, "concepts": []},
-    ]
-    source = write(tmp_path / "in", [{"id": "a", "text": "abcdefg", "spans": nested}])
-    build([source], tmp_path / "levels", overlap="levels", levels=3, eos_span="last")
-    with cl.open_dataset(tmp_path / "levels") as dataset:
-        found = {track: dataset.spans(track, 0, 8) for track in dataset.tracks}
-        places = {track: list(zip(spans.start, spans.end, strict=True)) for track, spans in found.items()}
-        assert places == {
-            "concepts": [(0, 6), (7, 8)],  # eos: the span that ends last
-            "concepts_level2": [(1, 3)],
-            "concepts_level3": [(2, 3)],
-        }
-        assert dataset.vocabulary("concepts_level2") == dataset.vocabulary("concepts")
-    build([source], tmp_path / "union", overlap="union", eos_span="last")
-    with cl.open_dataset(tmp_path / "union") as dataset:
-        spans = dataset.spans("concepts", 0, 8)
-        assert list(zip(spans.start, spans.end, strict=True)) == [(0, 1), (1, 2), (2, 3), (3, 6), (7, 8)]
-        assert [ids.tolist() for ids in spans.decode()] == [[0], [0, 1], [0, 1], [0], [0]]
-
-
-def test_fields_metadata_columns_and_ignored(tmp_path: Path) -> None:
-    found = [
-        {"name": 7, "tokens": [1, 2, 3], "mask": [0, 1, 1], "url": "u", "junk": {}},
-        {"tokens": [], "mask": []},
-        {"name": "b", "tokens": [4], "mask": [1], "url": "v"},
-    ]
-    source = write(tmp_path / "in", found)
-    columns = detect_columns(
-        find_sources([source]), {"id": "name"}, fields={"mask": "u1"}, metadata_columns=["url"], ignored=["junk"]
-    )
-    build([source], tmp_path / "out", columns=columns, vocab_size=70000, eos_id=69999, mode="document")
-    with cl.open_dataset(tmp_path / "out") as dataset:
-        assert dataset.mode == "document"
-        assert [dataset.document_id(i) for i in range(3)] == ["7", None, "b"]
-        assert dataset.manifest.layouts[0].token_type == "u4"
-        assert dataset.tokens(0, 7).tolist() == [1, 2, 3, 69999, 69999, 4, 69999]
-        assert dataset.fields(0, 7)["mask"].tolist() == [0, 1, 1, 1, 0, 1, 1]
-        assert dataset.spans("metadata", 0, 7).decode() == [{"url": "u"}, {}, {"url": "v"}]
-
-
 def test_detection(tmp_path: Path) -> None:
     source = write(tmp_path / "in", [{"tokens": [1], "spans_ner": []}, {"tokens": [1], "metadata": {}}])
     found = detect_columns(find_sources([source]), tracks=["concepts"])

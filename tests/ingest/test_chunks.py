@@ -1,7 +1,6 @@
 """Annotations in files of their own, joined to their documents: equal to a loop, whatever the order of the rows."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,28 +97,6 @@ def test_a_table_of_concepts_that_cannot_be_read(tmp_path: Path) -> None:
     pq.write_table(table.set_column(table.column_names.index("name"), "name", texts), tmp_path / "concepts.parquet")
     with raises(InputError, "concepts.parquet", "from row 0 on: cannot be read ('utf-8' codec"):
         library_of(corpus)
-
-
-def test_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    corpus = make(tmp_path, np.random.default_rng(1), documents=12).write()
-    chunks, ran = options(corpus), []
-    run = joining.run_task
-
-    def stop(task: joining.Task, tell: Any) -> None:
-        ran.append((task.kind, task.number))
-        if len(ran) == 6:
-            raise KeyboardInterrupt
-        run(task, tell)
-
-    monkeypatch.setattr(joining, "run_task", stop)
-    with pytest.raises(KeyboardInterrupt):
-        join(corpus, chunks)
-    joined = join(corpus, chunks)
-    assert found(corpus, joined) == corpus.spans
-    assert sorted(ran[:5] + ran[6:]) == sorted({*ran})
-    assert join(corpus, chunks).lines() == joined.lines()
-    with raises(ConfigError, found="the join of other files or options"):
-        join(corpus, replace(chunks, text=None))
 
 
 def _wrong(corpus: Chunked, case: str) -> str:

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conceptloader.ingest.records.columns import Columns
-from conceptloader.ingest.records.records import RecordParser, cut_list
+from conceptloader.ingest.records.records import RecordParser
 from conceptloader.kernels.digits import parse_digits
 
 SPACES = st.sampled_from(["", " ", "\t", "  "])
@@ -57,12 +57,3 @@ def test_records_read_alike(record: dict[str, Any], indent: int | None, ascii_on
     if isinstance(found.get("tokens"), np.ndarray):
         found["tokens"] = found["tokens"].tolist()
     assert found == record
-
-
-def test_the_fast_way_is_taken_for_lists_alone() -> None:
-    cut = cut_list(b'{"id": "a", "tokens": [5, 66], "spans": []}', b'"tokens"')
-    assert cut is not None
-    assert cut[0] == b'{"id": "a", "tokens": 0, "spans": []}'
-    assert cut[1].tolist() == [5, 66]
-    for line in (b'{"tokens":]', b'{"tokens":}', b'{"tokens"', b'{"tokens":[1', b'{"tokens" [1]}'):
-        assert cut_list(line, b'"tokens"') is None

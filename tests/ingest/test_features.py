@@ -11,7 +11,6 @@ import pytest
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import InputError
-from conceptloader.ingest.records.detect import with_labels
 from conceptloader.ingest.records.inputs import find_sources, read_rows
 from conceptloader.writing import Columns
 
@@ -117,16 +116,6 @@ def test_annotations_go_by_the_names_and_numbers_by_the_numbers(nested: bool, tm
                 + ["--ignore-column", "spans"] * nested) == 0  # fmt: skip
     ds = cl.open_dataset(tmp_path / "kind")
     assert [value.tolist() for value in ds.spans("kind", 0, ds.num_tokens).decode()] == [[1.0]] * (1 if nested else 2)
-
-
-def test_labels_are_those_of_the_first_table(tmp_path: Path) -> None:
-    """The others are not opened for them."""
-    for part in ("a", "b", "c"):
-        write(tmp_path / "in" / part, "parquet", [{"text": "x"}], {"text": TEXT}, "schema")
-    sources = find_sources([tmp_path / "in"])
-    for source in sources[1:]:
-        Path(source.path).unlink()
-    assert with_labels({}, sources, Columns()) == {}
 
 
 def test_init_writes_the_names(tmp_path: Path) -> None:

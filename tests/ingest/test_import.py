@@ -127,22 +127,12 @@ def test_documents_with_errors_of_segmentation(tmp_path: Path, option: str, caps
     assert "1 document said to have errors in the chunks" in capsys.readouterr().out
 
 
-def test_the_general_options_of_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options_of_chunks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = make(tmp_path, np.random.default_rng(7)).write(2)
     arguments = ["build", *corpus.files("documents"), "--out", str(tmp_path / "out"), "--tokenizer", "bytes"]
-    arguments += ["--column", "text=body", "--metadata-column", "source", "--workers", "1"]
-    own = {"starts": None, "number": None, "start": "start", "end": "end", "text": "text"}
     for wrong in ({"concepts": None}, {"labels": []}, {"wrong": "ignore"}, {"score_type": "f8"}, {"lables": {}}):
-        assert main([*arguments, *corpus.recipe(**{**own, **wrong})]) == 2
+        assert main([*arguments, *corpus.recipe(**{"text": "text", **wrong})]) == 2
         assert f"recipe.yaml: chunks.{next(iter(wrong))}: found" in capsys.readouterr().err
-    assert main([*arguments, *corpus.recipe(**own)]) == 0
-    given = {"content": "topic", "tone": "tone"}
-    assert found(tmp_path / "out") == {
-        doc: [(a, b, {(given[kind], key) for kind, key in keys}) for a, b, keys in spans]
-        for doc, spans in wanted(corpus).items()
-    }
-    ds = cl.open_dataset(tmp_path / "out")
-    assert ds.documents()[0]["metadata"].decode() == [{"source": f"s{ds.document_id(0)}"}]
 
 
 @pytest.mark.parametrize(

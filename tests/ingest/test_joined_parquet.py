@@ -8,9 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from conceptloader.errors import InputError
-from conceptloader.ingest import parquet
 from conceptloader.ingest.parquet import row_groups
-from conceptloader.ingest.records.inputs import find_sources
 
 FILES: dict[str, Any] = {
     "small": {"rows": 2},
@@ -72,13 +70,3 @@ def test_padding_and_bloom_filters_are_no_rows(tmp_path: Path) -> None:
     for more in (bytes(1 << 16), b"PAR1" * 100, bytes(range(256)) * 64, data[-length:]):  # or an older footer
         path.write_bytes(data[:-length] + more + data[-length:])
         assert len(row_groups(str(path))) == 1
-
-
-def test_a_footer_is_read_once(tmp_path: Path) -> None:
-    """Though bytes and rows of row groups are asked for apart; that of another file in its place again."""
-    path, before = tmp_path / "a.parquet", parquet._row_groups.cache_info().misses
-    for rows in (2, 3):
-        write(path, rows=rows)
-        ((size, count),) = row_groups(str(path))
-        assert (count, find_sources([path])[0].row_groups) == (rows, (size,))
-    assert parquet._row_groups.cache_info().misses == before + 2

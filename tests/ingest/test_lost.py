@@ -1,6 +1,5 @@
 """Spans that get no token: counted by track through restarts and workers, shown, and refused above a limit."""
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -8,12 +7,11 @@ from typing import Any
 import pytest
 
 from conceptloader.cli import main
-from conceptloader.errors import ConfigError, InputError
+from conceptloader.errors import InputError
 from conceptloader.format.tools.verify import verify
 from conceptloader.format.write.build import open_writer
-from conceptloader.ingest.build.unaligned import TrackLoss, finalize_within, read_losses
+from conceptloader.ingest.build.unaligned import TrackLoss, read_losses
 from tests.corpora.records import build, content, write
-from tests.raises import raises
 
 
 def records(count: int = 40, lost: int = 10) -> list[dict[str, Any]]:
@@ -95,28 +93,6 @@ def test_bad_records_count_nothing(tmp_path: Path) -> None:
     summary = build([write(tmp_path / "in", found)], tmp_path / "out", on_bad=lambda *one: bad.append(one))
     assert len(bad) == 1
     assert summary.losses["concepts"] == TrackLoss(2, 1, EXAMPLES[:1])
-
-
-def test_the_command_shows_and_allows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = write(tmp_path / "in", [{k: v for k, v in one.items() if k != "spans_topic"} for one in records()])
-    (tmp_path / "names.txt").write_text("animal\n")
-    command = ["build", str(source), "--out", str(tmp_path / "out"), "--tokenizer", "bytes", "--workers", "1"]
-    command += ["--vocabulary", str(tmp_path / "names.txt")]
-    assert main(command) == 1
-    assert "--max-unaligned-spans" in capsys.readouterr().err
-    with raises(InputError, fix="--max-unaligned-spans"):
-        finalize_within(tmp_path / "out", 0.2)
-    assert main([*command, "--max-unaligned-spans", "0.25"]) == 0
-    assert "concepts: 10 of 40 spans (25.00%) got no token, such as [2, 2) of document" in capsys.readouterr().out
-    assert main([*command, "--max-unaligned-spans", "0.25", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["losses"] == {"concepts": {"spans": 40, "lost": 10, "examples": EXAMPLES}}
-    (tmp_path / "out" / "manifest.json").unlink()
-    assert len(finalize_within(tmp_path / "out", 0.25).shards) == 1
-    with pytest.raises(SystemExit):
-        main([*command, "--max-unaligned-spans", "25%"])
-    with raises(ConfigError, "max_unaligned_spans", "2"):
-        build([source], tmp_path / "other", max_unaligned_spans=2)
 
 
 def test_many_are_told_while_the_build_runs(

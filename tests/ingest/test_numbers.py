@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import conceptloader as cl
@@ -31,27 +30,6 @@ def test_each_document_has_its_number(kind: str, tmp_path: Path) -> None:
             assert [record.tolist() for record in spans.decode()] == ([] if value is None else [[value]])
             if value is not None:
                 assert (spans.start.tolist(), spans.end.tolist()) == ([0], [stop - start])  # its eos too
-
-
-def test_it_weighs_the_loss_of_the_documents_tokens(tmp_path: Path) -> None:
-    assert build(tmp_path, "jsonl", ROWS) == 0
-    outputs = {"loss_weight": {"name": "quality", "outside": 7}, "cu_seqlens": True}
-    config = {
-        "seq_len": 32,
-        "order": "sequential",
-        "datasets": {"d": {"path": str(tmp_path / "out")}},
-        "outputs": outputs,
-    }
-    with cl.open_dataset(tmp_path / "out") as dataset:
-        wanted = np.concatenate(
-            [
-                np.full(np.diff(dataset.document_range(k))[0], 7 if value is None else value)
-                for k, value in enumerate(QUALITY)
-            ]
-        )
-    with cl.make_dataloader(config, micro_batch_size=1) as loader:
-        for k, batch in enumerate(loader):
-            assert batch["loss_weight"][0].tolist() == wanted[k * 32 + 1 : k * 32 + 33].tolist()  # of the labels
 
 
 def test_documents_are_selected_by_it(tmp_path: Path) -> None:

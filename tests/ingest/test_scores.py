@@ -49,30 +49,6 @@ def found(path: Path, track: str = "concepts") -> list[Any]:
     return list(zip(spans.start.tolist(), spans.end.tolist(), records, strict=True))
 
 
-@pytest.mark.parametrize(("kind", "suffix"), [("f2", ".jsonl"), ("f4", ".parquet")])
-def test_spans_of_a_build_and_rows_of_annotate(tmp_path: Path, kind: str, suffix: str) -> None:
-    source = write(tmp_path / f"corpus{suffix}", rows(SPANS))
-    assert build(source, tmp_path / "built", "--scores", f"concepts={kind}") == 0
-    assert cl.open_dataset(tmp_path / "built").tracks["concepts"].parameters == {"ids": "u2", "scores": kind}
-    third = float(np.dtype(kind).type(0.3))
-    wanted = [(10, 13, {1: 0.25, 0: -1.0}), (14, 16, {}), (16, 18, {2: third})]
-    assert found(tmp_path / "built") == wanted
-    assert cl.verify(tmp_path / "built", full=True) == []
-    plain = write(tmp_path / f"plain{suffix}", [{k: row[k] for k in ("id", "text")} for row in rows(SPANS)])
-    assert build(plain, tmp_path / "text") == 0
-    notes = [
-        {"doc": "b", "start": s["start"], "end": s["end"], "label": s["concepts"], "trust": s["scores"]} for s in SPANS
-    ]
-    notes[2] |= {"label": "red", "trust": 0.3}
-    annotations = write(tmp_path / "notes.jsonl", notes)
-    columns = [f"--column={pair}" for pair in ("id=doc", "concepts=label", "scores=trust")]
-    made = ["--vocabulary", str(tmp_path / "names.txt"), "--parameters", json.dumps({"ids": "u2", "scores": kind})]
-    command = ["annotate", str(tmp_path / "text"), str(annotations), "--out", str(tmp_path / "noted")]
-    command += ["--track", "concepts"]
-    assert main([*command, "--span-unit", "character", *columns, *made]) == 0
-    assert found(tmp_path / "noted") == wanted
-
-
 def test_union_keeps_the_highest_score(tmp_path: Path) -> None:
     over = [{"start": 2, "end": 7, "concepts": [0, 2], "scores": [0.5, 0.125]}]
     source = write(tmp_path / "corpus.jsonl", rows(SPANS + over))
@@ -225,19 +201,3 @@ def test_columns_of_scores_are_checked_first(tmp_path: Path, capsys: pytest.Capt
     assert main(["build", *some, "--tokenizer", "bytes"]) == 2
     assert "expected scores of all kinds of labels, or of none" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_bad_rows_of_annotate_are_left_out_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = write(tmp_path / "corpus.jsonl", [{"id": "a", "text": "one two 3"}])
-    assert build(source, tmp_path / "text") == 0
-    note = {"id": "a", "start": 0, "end": 3, "concepts": [1], "scores": [0.5]}
-    notes = write(tmp_path / "notes.jsonl", [note | {"scores": [0.5, 1]}, note, note | {"start": 9}])
-    command = ["annotate", str(tmp_path / "text"), str(notes), "--out", str(tmp_path / "out"), "--track", "concepts"]
-    command += ["--span-unit", "character", "--parameters", '{"scores": "f4"}']
-    assert main(command) == 1
-    assert "notes.jsonl: line 1: scores: found [0.5, 1] for 1 concepts" in capsys.readouterr().err
-    assert main([*command, "--bad-records", str(tmp_path / "bad")]) == 0
-    assert "2 rows could not be read and were skipped" in capsys.readouterr().out
-    assert [json.loads(line)["where"] for line in (tmp_path / "bad").read_text().splitlines()] == ["line 1", "line 3"]
-    assert found(tmp_path / "out") == [(0, 3, {1: 0.5})]
-    assert cl.open_dataset(tmp_path / "out").manifest.extra["annotated"]["concepts"]["bad_rows"] == 2

@@ -1,7 +1,6 @@
 """Text that spells a special token: as text, as that token, or refused; counted by name."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,10 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.format.write.build import Build
 from conceptloader.ingest.annotate.annotate import annotate
 from conceptloader.ingest.annotate.options import AnnotateOptions
-from conceptloader.ingest.build import shard, spelled
-from conceptloader.ingest.build.builder import IngestOptions, build_dataset
 from conceptloader.ingest.records.batch import BadRow
 from conceptloader.ingest.records.chat import ChatRules
-from conceptloader.ingest.records.columns import Columns
-from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.special_tokens import RULES, SpecialTokens
 from conceptloader.ingest.records.tokenizer import FileTokenizer, load_tokenizer
 from tests.corpora.records import write_rows
@@ -128,25 +122,6 @@ def test_builds_count_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "--special-tokens" in capsys.readouterr().err
 
 
-def test_a_task_looks_at_few_shards_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spelled, "_FIRST", 1)
-    (tmp_path / "tokenizer.json").write_text(with_marks().to_str())
-    for k in range(6):
-        row = json.dumps({"id": str(k), "text": "the <|im_end|> cat"}) + "\n"
-        (tmp_path / f"{k}.jsonl").write_text(row)
-    sources = find_sources([tmp_path / f"{k}.jsonl" for k in range(6)])
-    tokenizer = load_tokenizer(str(tmp_path / "tokenizer.json"), END)
-    options = IngestOptions(columns=Columns(), tokenizer=tokenizer, shard_input_bytes=len(row))
-    asked, report = list[int](), Build.report
-    monkeypatch.setattr(Build, "report", lambda build, shard: (asked.append(shard), report(build, shard))[1])
-    for task in range(6):
-        asked.clear()
-        build_dataset(sources, tmp_path / "out", options, task=(task, 6))
-        assert {0, task} == {*asked}
-    with raises(ConfigError, "special_tokens", "a shard by the rule 'text'", "'control'"):
-        build_dataset(sources, tmp_path / "out", replace(options, special_tokens="control"), task=(5, 6))
-
-
 def test_another_rule_begins_the_build_that_takes_the_place_again(tmp_path: Path) -> None:
     rows = [{"id": "a", "text": "the <|im_end|> cat"}, {"id": "b", "text": 7}]
     build(tmp_path, rows[:1], "out")
@@ -219,16 +194,6 @@ def test_the_first_documents_are_judged_together(tmp_path: Path, capsys: pytest.
         assert "9 of the first 10 documents, which end with the eos already" in capsys.readouterr().err
     assert command("bos", few, "--eos", END, "--bos", "3") == 1
     assert "22 of the first 22 documents, which begin with the bos already" in capsys.readouterr().err
-
-
-def test_its_tables_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for each shard, piece of an input and block of a trial."""
-    made: list[None] = []
-    monkeypatch.setattr(FileTokenizer, "unknown_id", lambda _: made.append(None))
-    rows = [{"id": f"d{k}", "text": "once"} for k in range(9)]
-    shard._with_rule.cache_clear()
-    build(tmp_path, rows, "out", shard_input_bytes=60)
-    assert len(made) == 1
 
 
 def test_text_that_spells_none_is_the_same_dataset_by_all_rules(tmp_path: Path) -> None:

@@ -180,22 +180,6 @@ def test_annotations_in_csv(tmp_path: Path) -> None:
     assert [value.tolist() for value in ds.spans("q", 0, ds.num_tokens).decode()] == [[0.25], [7.0]]
 
 
-@pytest.mark.parametrize("kind", [pa.ipc.new_stream, pa.ipc.new_file])
-def test_arrow_files_of_a_saved_dataset(tmp_path: Path, wanted: dict[str, Any], kind: Any) -> None:
-    saved = tmp_path / "saved"
-    saved.mkdir()
-    table = pa.Table.from_pylist(ROWS)
-    with (
-        pa.OSFile(str(saved / "data-00000-of-00001.arrow"), "wb") as sink,
-        kind(sink, table.schema) as out,
-    ):
-        out.write_table(table, max_chunksize=2)
-    assert build(saved, tmp_path / "out", "--metadata-column", "source") == 0
-    assert content(tmp_path / "out") == wanted
-    (saved / "data-00000-of-00001.arrow").write_bytes(b"no arrow")
-    assert build(saved, tmp_path / "again") == 1
-
-
 def test_the_hub_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """From the hub's cache, as the library lays it out; offline nothing else is asked."""
     for kind, name in (("datasets", "some--corpus"), ("models", "some--model")):

@@ -84,11 +84,3 @@ def test_masks_that_are_not_used_are_said(tmp_path: Path, caplog: pytest.LogCapt
         Columns(labels="labels")
     with raises(ConfigError, "columns", "labels and a field loss_mask"):
         Columns(text=None, tokens="tokens", labels="labels", fields={"loss_mask": "u1"})
-
-
-def test_tokens_spell_no_special_tokens(tmp_path: Path) -> None:
-    rows = write(tmp_path / "in.jsonl", [{"tokens": [5, 6]}])
-    columns = Columns(text=None, tokens="tokens")
-    for rule in ("control", "error"):
-        with raises(ConfigError, "special_tokens", repr(rule), "text as input", fix="--special-tokens"):
-            cl.build(rows, tmp_path / "out", vocab_size=10, append_eos=False, columns=columns, special_tokens=rule)

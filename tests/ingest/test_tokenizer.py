@@ -21,7 +21,7 @@ from conceptloader.ingest.align.spans import place
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.tokenizer import BytesTokenizer, FileTokenizer, kept_tokenizer, load_tokenizer
 from tests.corpora import tokenizers as corpora
-from tests.corpora.records import build, write
+from tests.corpora.records import write
 from tests.raises import raises
 
 TEXTS = ["the cat sat on the mat", "größer 😀 größe", "  two  spaces\n\n", "", "e\u0301 é"]
@@ -132,34 +132,6 @@ def test_names_tell_tokenizers_apart(folder: Path) -> None:
     assert load_tokenizer(str(folder)).name == load_tokenizer(str(folder / "copy")).name
     train(["a", "b"]).save(str(folder / "copy" / "tokenizer.json"))
     assert load_tokenizer(str(folder)).name != load_tokenizer(str(folder / "copy")).name
-
-
-def test_build_with_a_file(folder: Path) -> None:
-    library = train()
-    found = [
-        {"id": "a", "text": TEXTS[1], "spans": [{"start": 0, "end": 6, "concepts": ["größe"]}]},
-        {"id": "b", "text": TEXTS[0], "spans": [{"start": 5, "end": 5, "concepts": []}]},
-    ]
-    source = write(folder / "in", found)
-    summaries = [
-        build([source], folder / f"out{n}", load_tokenizer(str(folder)), workers=n, max_unaligned_spans=1)
-        for n in (1, 2)
-    ]
-    assert [one.lost_spans for one in summaries] == [1, 1]
-    with cl.open_dataset(folder / "out1") as dataset:
-        start, stop = dataset.document_range(0)
-        encoded = library.encode(TEXTS[1])
-        assert dataset.tokens(start, stop).tolist() == [*encoded.ids, library.token_to_id("<|endoftext|>")]
-        inside = [i for i, (first, _) in enumerate(encoded.offsets) if 0 <= first < 6]
-        spans = dataset.spans("concepts", start, stop)
-        assert (spans.start[0], spans.end[0]) == (inside[0], inside[-1] + 1)
-        assert dataset.tokenizer is not None
-        assert dataset.tokenizer.vocab_size == library.get_vocab_size()
-    assert (folder / "out1" / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
-    assert verify(folder / "out1", full=True) == []
-    train([]).save(str(folder / "tokenizer.json"))
-    with raises(ConfigError, fix="--eos"):
-        build([source], folder / "out3", load_tokenizer(str(folder)))
 
 
 def test_the_kept_copy_is_verified_and_goes_along(folder: Path) -> None:

@@ -190,7 +190,7 @@ def test_an_adopted_file_that_is_written_over(tmp_path: Path) -> None:
     next(batches)
     (tmp_path / "tokens.bin").write_bytes(np.arange(20_000, dtype=np.uint16)[::-1].tobytes())
     close_all(loader)
-    with raises(FormatError, expected="as when it was adopted"):
+    with raises(FormatError, expected="as when it was first opened"):
         next(batches)
 
 

@@ -1,6 +1,7 @@
 """What the format promises of token files of other libraries. tests/adopt shows that they are read right."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 import conceptloader as cl
 from conceptloader.errors import FormatError
 from conceptloader.format.tools.verify import verify
+from conceptloader.format.write.finalize import write_manifest
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.storage.sample import sample_places
 from tests.raises import raises
@@ -69,7 +71,13 @@ def test_a_damaged_sidecar_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_foreign_file_that_changes_later_is_refused(tmp_path: Path) -> None:
+    """Also by its time, where the manifest has one."""
     path = adopted(tmp_path)
+    manifest = cl.open_dataset(path).manifest
+    (entry,) = manifest.shards.foreign
+    assert entry is not None
+    shards = replace(manifest.shards, foreign=[replace(entry, mtime_ns=2)])
+    write_manifest(replace(manifest, shards=shards), str(path))
     os.utime(tmp_path / "0.bin", ns=(1, 1))
     with raises(FormatError, "0.bin", "a modification time of 1 ns"):
         cl.open_dataset(path).tokens(0, 1)

@@ -56,6 +56,24 @@ def test_as_adopted_with_a_yaml(tmp_path: Path, prefixes: list[str], weights: li
 
 
 @pytest.mark.usefixtures("one_process")
+def test_a_run_moves_to_a_yaml_of_the_same_files_adopted(tmp_path: Path) -> None:
+    """And back, from copies of other times: what identifies a file is in it. Files of a few KiB are read whole."""
+    prefixes = [random_corpus(tmp_path / name, seed, documents=3000) for seed, name in enumerate("ab")]
+    data = made((prefixes, [0.7, 0.3]), tmp_path / "cache")
+    (tmp_path / "moved").mkdir()
+    for prefix in prefixes:
+        for suffix in (".bin", ".idx"):
+            shutil.copyfile(prefix + suffix, tmp_path / "moved" / Path(prefix + suffix).name)
+        adopt([tmp_path / "moved" / Path(prefix).name], tmp_path / "moved" / f"{Path(prefix).name}_adopted")
+    datasets = {name: {"path": f"{name}_adopted", "weight": w} for name, w in (("a", 0.7), ("b", 0.3))}
+    path = tmp_path / "moved/data.yaml"
+    path.write_text(yaml.safe_dump({"datasets": datasets}))
+    moved = data_of(path, dataset_config(LENGTH), SIZES, split="90,10,0", consumed=40, saved=data.state(40))
+    assert moved.spec == data.spec
+    assert made((prefixes, [0.7, 0.3]), tmp_path / "cache", consumed=48, saved=moved.state(48)).spec == data.spec
+
+
+@pytest.mark.usefixtures("one_process")
 def test_a_blend_for_each_split(tmp_path: Path, prefixes: list[str]) -> None:
     blends = {"blend_per_split": [([prefixes[0]], None), ([prefixes[1]], None), None], "split": None}
     data = made(None, tmp_path / "cache", options=blends)

@@ -57,16 +57,15 @@ def adopt(
     tokenizer_source: str | None = None,
     definition: bytes | None = None,
     allow_mixed_tokenizers: bool = False,
-    full: bool = False,
     loss_mask: bool = False,
     roots: Collection[str] = (),
-    times: bool = True,
     tell: Callable[[Ids], None] | None = None,
 ) -> Manifest:
     """Make the dataset `out` of existing token files, one shard each, in the given order; folders sorted by path.
 
-    The files stay where they are and must not change: size, time of modification and sample of each are checked when it
-    is opened, its index by `verify`. Files outside of the directory that holds `out` need `roots` when the dataset is
+    The files stay where they are and must not change: size and sample of each are checked when it is opened, its index
+    by `verify`. They and the whole index identify the tokens, in any copy of the files, and as files that a trainer
+    names are read without this. Files outside of the directory that holds `out` need `roots` when the dataset is
     opened. A failure leaves no files.
 
     Args:
@@ -79,12 +78,8 @@ def adopt(
         tokenizer_source: The file, folder or hub name that it is from, by which files may name it.
         definition: The bytes of its tokenizer.json, kept next to the manifest, for text to be shown and annotated.
         allow_mixed_tokenizers: Accept files whose notes name different tokenizers.
-        full: Read all tokens for their checksums, so that the stream fingerprint is that of the tokens alone; otherwise
-            it is that of a sample of each file and its time of modification. Files of up to 32 KiB are always read
-            whole.
         loss_mask: Copy .ds files with the masks in their .ds.loss, as the field loss_mask.
         roots: Directories that will be allowed when it is opened, so that files there need no warning.
-        times: Record times of modification, so that a file with another one is refused; else size and sample decide.
         tell: Called with the first ids of the file that has the greatest one.
 
     Returns:
@@ -113,7 +108,7 @@ def adopt(
     if loss_mask:
         return copy_with_loss(files, out, tokenizer, definition)
     with new_directory(out) as working:
-        manifest = _assemble(files, working, os.path.abspath(out), tokenizer, full, times)
+        manifest = _assemble(files, working, os.path.abspath(out), tokenizer)
         if definition is not None:
             keep_tokenizer(definition, working)
         write_manifest(manifest, working)
@@ -276,9 +271,7 @@ def _check_ends(files: Sequence[TokenFile], documents: Sequence[int]) -> None:
     )
 
 
-def _assemble(
-    files: Sequence[TokenFile], working: str, out: str, tokenizer: Tokenizer | None, full: bool, times: bool
-) -> Manifest:
+def _assemble(files: Sequence[TokenFile], working: str, out: str, tokenizer: Tokenizer | None) -> Manifest:
     """Write the tables of documents and describe everything."""
     names = [f"{shard:0{max(5, len(str(len(files) - 1)))}d}" for shard in range(len(files))]
     layouts = [fmt.make_layout(token_type, {}, []) for token_type in dict.fromkeys(file.token_type for file in files)]
@@ -286,7 +279,7 @@ def _assemble(
     tables = [write_documents(os.path.join(working, name), file) for name, file in zip(names, files, strict=True)]
     _check_ends(files, [documents for documents, _ in tables])
     # Behind the tables, for which some files are read: what was read is what the checksums are of.
-    contents = [read_content(file, full) for file in files]
+    contents = [read_content(file) for file in files]
     table = ShardTable(
         path=names,
         tokens=np.array([file.tokens for file in files], np.int64),
@@ -311,7 +304,7 @@ def _assemble(
         foreign=[
             Foreign(
                 kind=file.kind,
-                mtime_ns=file.found.st_mtime_ns if times else 0,
+                mtime_ns=0,  # a time of modification would identify one copy
                 index=os.path.relpath(file.index, out) if file.index else None,
                 index_checksum=file_checksum(file.index) if file.index else None,
             )

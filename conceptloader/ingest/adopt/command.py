@@ -25,10 +25,9 @@ the token that ends each document; without it, documents are unknown. Tokens are
 check for negative ones in Megatron files of type int8 or int16. Of the first ones of a flat file the greatest id and
 the commonest one are shown; a --dtype that they contradict, and a --document-end that is nowhere, are errors.
 
-Do not move or change the files: readers check the size, mtime and a spot checksum of each; `verify` checks the index,
-`verify --full` the tokens. A resume raises if the content changed: another spot checksum or mtime, or, with --full,
-other tokens, for any mtime, so that copies of the files are accepted. If the files are outside of the directory that
-contains DIR, list their directory under allowed_roots in the configuration.
+Do not move or change the files: readers check the size and a spot checksum of each; `verify` checks the index,
+`verify --full` the tokens. A resume accepts copies, and raises if the index or the spot checksum is another one. If the
+files are outside of the directory that contains DIR, list their directory under allowed_roots in the configuration.
 """
 
 
@@ -37,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("paths", nargs="+", metavar="PATH")
     add_out(add)
     add("--kind", choices=["auto", "megatron", "datatrove", "flat"], default="auto", help="default: by the file names")
-    add("--full", action="store_true", help="read all tokens, for checksums that do not depend on mtimes")
     add("--loss-mask", action="store_true", help="copy .ds files, with the loss masks in their .ds.loss files")
     group = parser.add_argument_group("flat files").add_argument
     group("--dtype", metavar="TYPE", help="uint8, uint16, uint32, int32 or int64")
@@ -64,7 +62,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         definition=definition,
         tokenizer_source=arguments.tokenizer,
         tell=ids.append,
-        **chosen(arguments, "kind", "dtype", "document_end", "allow_mixed_tokenizers", "full", "loss_mask"),
+        **chosen(arguments, "kind", "dtype", "document_end", "allow_mixed_tokenizers", "loss_mask"),
     )
     kinds = sorted({entry.kind for entry in manifest.shards.foreign if entry})
     documents = counted(manifest.num_documents, "document") if manifest.num_documents else "unknown documents"

@@ -25,8 +25,8 @@ def datasets_in_place(blend: Blend, cache: str | None, names: Sequence[str] | No
     A dataset is named by the end of its path that no other has, and each is drawn by its weight, none if that is 0.
     cache: directory for the tables of documents; None for one next to each file, .conceptloader. What lies there is
     used again as long as its files keep size and content, of which samples are read where a time of modification is
-    new, and whole indexes; ranks that come at the same time wait for one of them. Times are no part of a dataset's
-    fingerprint. names: paths of which those of the blend are copies, to name the datasets by.
+    new, and whole indexes; ranks that come at the same time wait for one of them. names: paths of which
+    those of the blend are copies, to name the datasets by.
 
     Raises ConfigError, InputError, ReadError.
     """
@@ -88,7 +88,7 @@ def _adopted(path: str, home: str, name: str, found: Mapping[str, os.stat_result
         contents = {os.path.realpath(file): _content(file) for file in found}
         target = os.path.join(home, f"{name}-{fingerprint(contents)[:16]}")
         if not os.path.exists(target):
-            adopt([path], target, roots=roots, times=False)
+            adopt([path], target, roots=roots)
         write_file(str(note), os.path.basename(target).encode())
     return target
 

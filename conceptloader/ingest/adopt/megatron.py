@@ -100,7 +100,7 @@ def _read_head(file: IndexFile) -> tuple[str, int, int]:
 def _check_not_negative(path: str, token_type: str, tokens: int) -> None:
     """Look at every token: read as unsigned, a negative one would pass for a valid id ever after.
 
-    Once is enough: readers refuse a file whose size, time of modification or sample has changed since.
+    Once is enough: readers refuse a file whose size or sample has changed since.
     """
     with IndexFile(path) as file:
         for first, ids in file.pieces("<" + token_type, 0, tokens):

@@ -72,23 +72,17 @@ class Content:
     tokens: str | None = None
 
 
-def read_content(file: TokenFile, full: bool) -> Content:
-    """Read a sample of a token file, or all of it if it is small or `full`.
+def read_content(file: TokenFile) -> Content:
+    """Read a sample of a token file, or all of it if it is small.
 
     Raises: InputError if the file was changed since it was described, ReadError.
     """
     with IndexFile(file.path) as source:
         sample = sample_checksum(source.size, source.read)
         content = Content(sample=sample)
-        if full or source.size <= WHOLE:
-            whole, tokens = xxhash.xxh3_64(), xxhash.xxh3_64()
-            whole.update(source.read(0, file.offset))
-            step = PIECE * int(file.token_type[1:])
-            for at in range(file.offset, source.size, step):
-                data = source.read(at, min(step, source.size - at))
-                whole.update(data)
-                tokens.update(data)
-            content = Content(sample=sample, checksum=whole.hexdigest(), tokens=tokens.hexdigest())
+        if source.size <= WHOLE:
+            tokens = xxhash.xxh3_64_hexdigest(source.read(file.offset, source.size - file.offset))
+            content = Content(sample=sample, checksum=sample, tokens=tokens)
     found = stat_file(file.path, "it was there a moment ago")
     now, then = (f"{one.st_size} bytes as of {one.st_mtime_ns} ns" for one in (found, file.found))
     if now != then:

@@ -93,9 +93,9 @@ def add_pairs(add: Add, name: str, form: str, meaning: str, example: str = "") -
     add(name, action="append", default=[], type=read, metavar=form, help=meaning)
 
 
-def chosen(arguments: argparse.Namespace, *names: str, prefix: str = "") -> dict[str, Any]:
-    """The values of some arguments, for a function that calls them by the same names but for the `prefix`."""
-    return {name: getattr(arguments, prefix + name) for name in names}
+def chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """The values of some arguments, for a function that calls them by the same names."""
+    return {name: getattr(arguments, name) for name in names}
 
 
 def given(arguments: argparse.Namespace, names: Iterable[str]) -> Iterator[str]:
@@ -190,12 +190,8 @@ def add_span_rules(add: Add) -> None:
     add_choice(add, "--align", "first any majority", align)
     eos = "the eos token of a document belongs to no span (default), or to the span that ends last"
     add_choice(add, "--eos-span", "none last", eos)
-    add_max_unaligned_spans(add)
+    meaning = "share of a track's spans that may contain no token (default: 0.01)"
+    add("--max-unaligned-spans", type=fraction, default=0.01, metavar="FRACTION", help=meaning)
     overlap = "overlapping spans: error (default), one track per level, or segments with all concepts"
     add_choice(add, "--overlap", "error levels union", overlap)
     add("--levels", type=positive, default=3, metavar="N", help="number of tracks for --overlap levels (default: 3)")
-
-
-def add_max_unaligned_spans(add: Add) -> None:
-    meaning = "share of a track's spans that may contain no token (default: 0.01)"
-    add("--max-unaligned-spans", type=fraction, default=0.01, metavar="FRACTION", help=meaning)

@@ -106,7 +106,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     speed, needed = batches.tokens_per_second, arguments.tokens_per_second_needed
     value = {
         "config": arguments.config,
-        "problems": problems,
         "unverified": [name for name, dataset in blend.datasets.items() if "://" in dataset.path],
         "mode": next(iter(blend.datasets.values())).mode,
         "samples": dict(zip(blend.order.names, blend.order.sizes, strict=True)),

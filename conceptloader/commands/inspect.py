@@ -4,16 +4,17 @@ import argparse
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from typing import Any
 
 from conceptloader.base.packages import need_add_on
-from conceptloader.base.terminal import masked
-from conceptloader.cli.arguments import positive, refuse_all_but, refuse_without
-from conceptloader.cli.output import Output
+from conceptloader.base.terminal import counted, masked
+from conceptloader.cli.arguments import add_dataset, positive, refuse_all_but, refuse_without
+from conceptloader.cli.output import Output, table
 from conceptloader.commands import window
-from conceptloader.commands.stats import show_stats
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.columnfile import ColumnFile
+from conceptloader.format.tools.stats import dataset_stats, heading, name_of, percentile_line
 from conceptloader.ingest.records.tokenizer import find_tokenizer
 
 DESCRIPTION = """\
@@ -42,7 +43,8 @@ _PLACES = "window", "document", "document_number", "tokens"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    window.add_arguments(parser)
+    add_dataset(parser)
+    parser.add_argument("--tokenizer", metavar="bytes|PATH", help="default: the dataset's copy, if any")
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--window", type=int, metavar="I", help="window I of --seq-len S")
     place.add_argument("--document", metavar="ID", help="all documents with this id")
@@ -66,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> None:
     if arguments.stats:
         refuse_all_but("--stats", arguments, "dataset", "root", "track", "top")
-        return show_stats(arguments, output)
+        return _show_stats(arguments, output)
     refuse_without("--stats", arguments, "track", "top")
     if arguments.random is not None:
         return _show_random(arguments, output)
@@ -74,6 +76,28 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     if (arguments.window is None) != (arguments.seq_len is None):
         raise ConfigError("inspect", "one of --window and --seq-len", "the two together", "pass --window and --seq-len")
     return _show_place(arguments, output)
+
+
+def _show_stats(arguments: argparse.Namespace, output: Output) -> None:
+    with open_dataset(arguments.dataset, arguments.root) as dataset:
+        value = dataset_stats(dataset, arguments.track or None)
+    output.result(value, _stats_lines(value, arguments.top))
+
+
+def _stats_lines(value: Mapping[str, Any], top: int) -> Iterator[str]:
+    yield from heading(value)
+    for track, found in value["tracks"].items():
+        yield ""
+        yield f"track {track}: {counted(found['spans'], 'span')} over {found['tokens_in_spans']:.1%} of the tokens"
+        yield f"span lengths  {percentile_line(found['span_lengths'])}"
+        rows = [
+            (name_of(concept), concept["spans"], concept["tokens"], f"{concept['share_of_tokens']:7.2%}")
+            for concept in found["concepts"][:top]
+        ]
+        if rows:
+            yield from table(rows, ("concept", "spans", "tokens", "share"))
+        if len(found["concepts"]) > top:
+            yield f"... and {counted(len(found['concepts']) - top, 'more concept')} (--top, or --json for all)"
 
 
 def _show_place(arguments: argparse.Namespace, output: Output) -> None:

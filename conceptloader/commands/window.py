@@ -1,24 +1,17 @@
 """A range of tokens as text: its documents, text, spans with concepts, and columns."""
 
-import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from conceptloader.base.terminal import printable
-from conceptloader.cli.arguments import add_dataset
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columnfile import BF16
 from conceptloader.ingest.records.tokenizer import TextTokenizer
 
 _WIDTH = 100
 _ITEMS = 8  # elements of a column's item
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_dataset(parser)
-    parser.add_argument("--tokenizer", metavar="bytes|PATH", help="default: the dataset's copy, if any")
 
 
 def describe(

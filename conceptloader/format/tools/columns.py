@@ -45,7 +45,10 @@ def join_columns(command: str, sources: Sequence[Files], manifest: Manifest, tar
         tokens, starts = sum(one.tokens for one in holes), sum(one.starts for one in holes)
         lacking = end_to_end(holes, tokens=tokens, starts=starts) if tokens else None
         same = {key: one for key, one in extras[0].items() if all(extra.get(key) == one for extra in extras)}
-        found[name] = replace(_described(having[0][1], manifest, end_to_end(items), lacking), extra=same)
+        found[name] = replace(
+            having[0][1], stream_fingerprint=manifest.stream_fingerprint(), files=end_to_end(items), holes=lacking,
+            created_by=CREATED_BY, extra=same,
+        )  # fmt: skip
         try:
             found[name].check(name, manifest)
         except ConfigError as error:
@@ -57,11 +60,6 @@ def write_columns(columns: dict[str, ColumnFile], directory: str) -> None:
     """Their descriptions. Raises: ReadError."""
     for name, column in columns.items():
         write_file(os.path.join(directory, column_file(name)), column.dump())
-
-
-def _described(like: ColumnFile, manifest: Manifest, files: ItemFiles, holes: HoleFiles | None) -> ColumnFile:
-    tokens = manifest.stream_fingerprint()
-    return replace(like, stream_fingerprint=tokens, files=files, holes=holes, created_by=CREATED_BY)
 
 
 def _moved(files: Kind, directory: str, target: str) -> Kind:

@@ -284,11 +284,6 @@ class RunLog:
     def _number(self, start: RunStart) -> int:
         return max(k for k, one in enumerate(self.starts, 1) if one == start)
 
-    @property
-    def hashes(self) -> set[str]:
-        """Of all orders that it knows, with weights that were set live."""
-        return {*self._specs, *(self._change(place).spec for _, place in self._changes)}
-
     def changed_at(self) -> int:
         """The trainer's sample from which on the weights hold that were set last since the last start; 0 if none."""
         number, place = self._changes[-1] if self._changes else (0, 0)

@@ -1,6 +1,5 @@
 import itertools
 import shutil
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ import conceptloader as cl
 from conceptloader.blend import build_mixture, load_config, open_blend
 from conceptloader.blend.mask import ALWAYS
 from conceptloader.errors import ConfigError, ReadError, ResumeError
-from conceptloader.order.sequential import Sequential
 from tests.corpora.blended import tokens_of
 from tests.corpora.small import written
 from tests.raises import raises
@@ -44,24 +42,6 @@ def load(corpora):
         return load_config({"seq_len": 16, "datasets": datasets, **keys}, base_dir=corpora)
 
     return load
-
-
-def test_blend_of_windows(load):
-    config = load(tracks={"concepts": {}}, seed=3, block=8, skip=[{"at": 9, "count": 4}])
-    blend = open_blend(config)
-    web, code = blend.datasets["web"], blend.datasets["code"]
-    assert [view.name for view in blend.views] == blend.order.names == config.names == ["code", "web"]
-    assert [view.dataset_id for view in blend.views] == [0, 1]
-    assert [view.count for view in blend.views] == blend.order.sizes == [len(d.windows(16)) for d in (code, web)]
-    assert [view.tracks for view in blend.views] == [(), ("concepts",)]
-    assert blend.spec.phases[0].weights == {"code": 3, "web": 7}
-    for t in range(30):
-        k, _, window = blend.order.sample(t)
-        assert tokens_of(blend, t) == (code, web)[k].windows(16)[window]["tokens"].tolist()
-    mixture = build_mixture(config)
-    assert isinstance(mixture, cl.Mixture)
-    assert mixture.phases == blend.order.phases
-    assert build_mixture(config, blend.datasets).phases == mixture.phases
 
 
 def test_what_a_start_of_a_phase_is_after_a_skip_is_said(load, caplog):
@@ -102,78 +82,12 @@ def test_nodes_with_copies_of_their_own_agree(corpora, tmp_path, monkeypatch):
     assert [batch["sample_index"].tolist() for batch in itertools.islice(there, 3)] == whole[3:]
 
 
-def test_splits_are_windowed_apart_and_meet(load, corpora):
-    def tokens(a, b):
-        config = load_config(
-            {"seq_len": 8, "datasets": {"web": {"path": str(corpora / "web"), "split": [a, b]}}, "order": "sequential"}
-        )
-        blend = open_blend(config)
-        return [tokens_of(blend, t) for t in range(blend.order.num_samples)], blend.spec.members["web"].token_range
-
-    first, low = tokens(0, 0.33)
-    second, high = tokens(0.33, 1)
-    assert low[0] == 0
-    assert high == (low[1], 1000)
-    assert low[1] % 40 == 0
-    assert max(first[-1]) <= low[1] == second[0][0] - 1  # tokens count up from 1
-    assert len(second) == (1000 - low[1] - 1) // 8
-
-
-def test_weights_from_sizes_with_temperature(load):
-    datasets = {"web": {"path": "web"}, "code": {"path": "code"}}
-    spec = open_blend(load(datasets=datasets, weights="by_size")).spec
-    sizes, members = spec.phases[0].weights, spec.members
-    assert sizes["code"] * members["web"].windows == sizes["web"] * members["code"].windows
-    warm = open_blend(load(datasets=datasets, weights="by_size", temperature=2.0)).spec.phases[0].weights
-    assert warm["web"] / warm["code"] == pytest.approx((sizes["web"] / sizes["code"]) ** 0.5)
-
-
-def test_phases_join_and_leave(load):
-    datasets = {"web": {"path": "web", "weight": 1}, "code": {"path": "code"}}
-    order = build_mixture(load(datasets=datasets, phases=[{"start": 40, "weights": {"code": 2}}]))
-    drawn = [order.names[k] for k in order.sample_many(np.arange(60))[0]]
-    assert drawn == ["web"] * 40 + ["code"] * 20
-    from_start = build_mixture(
-        load(
-            datasets={"web": {"path": "web"}, "code": {"path": "code"}},
-            phases=[{"start": 0, "weights": {"web": 1, "code": 3}}],
-        )
-    )
-    assert Counter(from_start.names[k] for k in from_start.sample_many(np.arange(64))[0]) == {"web": 16, "code": 48}
-
-
-def test_a_single_dataset_needs_no_weight(load):
-    assert build_mixture(load(datasets={"web": {"path": "web"}})).counts(10) == [10]
-
-
 def test_max_epochs(load):
     datasets = {"web": {"path": "web", "max_epochs": 2}}
     order = build_mixture(load(datasets=datasets))
     order.check_run(124)
     with raises(ConfigError, "datasets.web.max_epochs"):
         order.check_run(125)
-
-
-def test_sequential_is_every_window_once_by_name(load):
-    blend = open_blend(load(order="sequential", datasets={"web": {"path": "web"}, "code": {"path": "code"}}))
-    assert isinstance(blend.order, Sequential)
-    code, web = (len(blend.datasets[name].windows(16)) for name in ("code", "web"))
-    assert blend.order.num_samples == code + web
-    assert blend.order.sample(code) == (1, 0, 0)
-    assert tokens_of(blend, code) == blend.datasets["web"].tokens(0, 17).tolist()
-
-
-def test_documents(load):
-    datasets = {"posts": {"path": "posts"}}
-    blend = open_blend(load(order="sequential", datasets=datasets, seq_len=None))
-    assert [len(tokens_of(blend, t)) for t in range(6)] == [5, 0, 9, 3, 20, 1]
-    assert blend.spec.members["posts"].seq_len is None
-    parts = []
-    for split in ([0, 0.5], [0.5, 1]):
-        part = open_blend(load(order="sequential", datasets={"posts": {"path": "posts", "split": split}}))
-        parts.append([len(tokens_of(part, t)) for t in range(part.order.num_samples)])
-    assert parts[0] + parts[1] == [5, 0, 9, 3, 20, 1]
-    assert all(parts)
 
 
 @pytest.mark.parametrize("cut", [0.2, 0.4, 0.6, 0.8])

@@ -14,10 +14,10 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
     "order": (
         {
             "schedule": "schedule partition", "sequential": "sequential", "spec": "spec",
-            "resume": "resume edges", "runlog": "runlog", "skips": "mixture resume inverse", "built": "inverse mixture",
+            "resume": "resume edges", "runlog": "runlog", "skips": "mixture resume",
             "phases": "ramp spec resume", "permutation": "permutation",
         },
-        "golden mixture permutation inverse",
+        "golden mixture permutation",
     ),
     "batch": (
         {
@@ -100,7 +100,7 @@ ELSEWHERE = {
     "batch/test_files.py batch/test_passes.py",
     "kernels/arrays": "batch/test_arrays.py batch/test_fields.py batch/test_engine.py config",
     "kernels/digits": "ingest/test_digits.py trace/test_index.py",
-    "kernels/order": "order/test_golden.py order/test_mixture.py order/test_permutation.py order/test_inverse.py",
+    "kernels/order": "order/test_golden.py order/test_mixture.py order/test_permutation.py",
     "kernels/packing": "packing",
     "kernels/parts": "batch/test_engine.py batch/test_pieces.py packing select",
     "metrics": "loader/test_metrics.py",

@@ -6,7 +6,6 @@ import conceptloader as cl
 from conceptloader.base.checks import MAX_COUNT, as_count
 from conceptloader.errors import ConfigError
 from conceptloader.order.schedule import BatchSchedule
-from conceptloader.order.sequential import Sequential
 from tests.raises import raises
 
 
@@ -32,26 +31,12 @@ def test_a_mixture_has_no_dataset_beyond_its_last() -> None:
         order.counts(-1)
 
 
-def test_a_mixture_of_the_smallest_dataset() -> None:
-    order = cl.Mixture(sizes=[1], names=["a"])
-    assert [order.sample(g) for g in range(3)] == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
-    with raises(ConfigError, found="0"):
-        cl.Mixture(sizes=[0], names=["a"])
-
-
 def test_a_schedule_begins_at_0_or_later() -> None:
     assert BatchSchedule([(0, 4)], 0, 0).range_of(0) == (0, 4)
     for step, consumed in ((-1, 0), (0, -1)):
         with raises(ConfigError, found="-1"):
             BatchSchedule([(0, 4)], step, consumed)
     assert "stretches" not in repr(BatchSchedule([(0, 4)]))
-
-
-def test_a_sequential_run_may_take_everything() -> None:
-    order = Sequential([3, 5], ["a", "b"])
-    order.check_run(8)
-    with pytest.raises(ConfigError):
-        order.check_run(9)
 
 
 def test_a_sampler_has_the_seed_of_torch_by_default() -> None:

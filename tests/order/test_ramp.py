@@ -13,7 +13,6 @@ import conceptloader as cl
 from conceptloader.order import mixture
 from conceptloader.order.built import built_tree
 from conceptloader.order.phases import STEPS, Ramp, Shape, share_of_step, without_ramps
-from conceptloader.order.tree import Tree
 from tests.raises import raises
 
 A, B = {"a": 7, "b": 3}, {"b": 1, "c": 4}
@@ -101,29 +100,6 @@ def test_bad_lengths(samples: Any) -> None:
     phases = [START, cl.Phase(start=9, weights=A, ramp={"samples": samples})]  # type: ignore[arg-type]
     with raises(cl.errors.ConfigError, "phases.9.ramp.samples"):
         cl.Mixture([1, 1], names=["a", "b"], phases=phases)
-
-
-def test_a_tree_is_built_when_a_sample_from_there_on_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there are 1,024 datasets, 64 trees take seconds."""
-    built: list[tuple[int, ...]] = []
-
-    def counted(weights: tuple[int, ...]) -> Tree:
-        built.append(weights)
-        return built_tree(weights)
-
-    monkeypatch.setattr(mixture, "built_tree", counted)
-    phases = [START, cl.Phase(start=100, weights=B, ramp=Ramp(samples=6300))]
-    m = cl.Mixture([10**6] * 3, names=["a", "b", "c"], phases=phases, max_epochs=[None] * 3)
-    m.check_run(10**6)
-    assert built == []
-    first = m.sample(99)
-    assert m.index_of_window(*first) == 99
-    assert len(set(built)) <= 2
-    m.kernel_tables(np.array([320, 340], np.uint64))
-    assert set(built) == {tuple(step.weights.values()) for step in steps_of(6300)[:4]}
-    built.clear()
-    m.kernel_tables(np.array([320, 399], np.uint64))
-    assert built == []
 
 
 def test_phases_stay_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:

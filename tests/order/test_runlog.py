@@ -56,19 +56,6 @@ def test_round_trip_and_specs_are_stored_once(tmp_path):
     assert kinds == ["spec", "start", "start", "spec", "start", "start"]
 
 
-def test_history_across_changed_batch_sizes_and_a_rollback():
-    history = History([start(), start(10, 80, batch=16), start(20, 240), start(15, 160, batch=4, dp_size=1)])
-    assert [segment.start.step for segment in history.segments] == [0, 10, 15]
-    assert history.range_of(9) == (72, 80)
-    assert history.range_of(10) == (80, 96)
-    assert history.range_of(14) == (144, 160)
-    assert history.range_of(15) == (160, 164)
-    assert history.range_of(1000) == (160 + 985 * 4, 160 + 986 * 4)
-    assert history.places(79) == [(9, 1, 1, 1)]
-    assert history.places(81) == [(10, 0, 0, 1)]
-    assert history.places(163) == [(15, 1, 0, 1)]
-
-
 @given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from([4, 8, 12])), min_size=1, max_size=8))
 def test_a_consistent_history_trains_every_sample_once(restarts):
     """Reference: a list of the samples of every step, cut at a rollback and gone on with."""
@@ -255,7 +242,3 @@ def test_bad_starts():
         start(batch=6)
     with raises(ConfigError, "step", "-1"):
         start(step=-1)
-
-
-def test_time_is_utc():
-    assert start().time.endswith("+00:00")

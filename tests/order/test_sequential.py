@@ -17,7 +17,7 @@ def test_equals_a_list(windows, random):
     assert [order.sample(g) for g in range(len(expected))] == expected
     assert list(zip(*order.sample_many(np.arange(len(expected))), strict=True)) == expected
     for g, (dataset, epoch, window) in enumerate(expected):
-        assert order.index_of_window(dataset, epoch, window) == g
+        assert order.index_of_window(dataset, epoch, window) == order.indices_of_windows(dataset, epoch, [window]) == g
         assert order.counts(g) == [sum(d == k for d, _, _ in expected[:g]) for k in range(len(names))]
     order.check_run(len(expected))
 

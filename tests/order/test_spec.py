@@ -75,33 +75,12 @@ def test_phases_and_starts_of_numpy_are_as_good_as_plain_ones():
     assert spec(phases=phases).hash == spec(phases=[replace(p, start=int(p.start)) for p in phases]).hash
 
 
-def test_builds_the_mixture_of_its_parts():
-    built = spec().build(max_epochs={"code": 2})
-    plain = Mixture(
-        sizes=[100, 37],
-        names=["web", "code"],
-        seed=7,
-        block=8,
-        phases=[Phase(start=0, weights={"web": 7, "code": 3}), Phase(start=200, weights={"web": 5, "code": 5})],
-        skips=[Skip(at=90, count=11)],
-    )
-    names = np.array(built.names), np.array(plain.names)
-    t = np.arange(500)
-    assert (names[0][built.sample_many(t)[0]] == names[1][plain.sample_many(t)[0]]).all()
-    assert (built.sample_many(t)[2] == plain.sample_many(t)[2]).all()
-    assert built.max_epochs == [2, None]
-
-
 def test_other_orders():
     sequential = spec(order="sequential", phases=())
     assert isinstance(sequential.build(), Sequential)
     assert sequential.draws_before(5) == {"code": 37, "web": 100}
     with raises(ConfigError, fix="with the adapter"):
         spec(order="megatron", phases=()).build()
-
-
-def test_decided_counts_skips_behind_only():
-    assert [spec().decided(t) for t in (0, 1, 90, 91, 92)] == [0, 1, 90, 102, 103]
 
 
 def test_draws_before_equals_counting():
@@ -196,14 +175,6 @@ def test_no_field_of_a_spec_may_be_missing():
             del reduce(getitem, path, data)[name]
             with pytest.raises(ResumeError, match=f"saved order spec: .*{name}"):
                 OrderSpec.from_dict(data)
-
-
-def test_a_message_has_the_place_what_was_found_and_what_is_expected():
-    data = spec().to_dict()
-    data["members"]["web"]["windows"] = "many"
-    said = "saved order spec: .* corrupt .*members.web.windows: found 'many', expected an integer.*another checkpoint"
-    with pytest.raises(ResumeError, match=said):
-        OrderSpec.from_dict(data)
 
 
 def test_not_a_spec():

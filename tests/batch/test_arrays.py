@@ -1,13 +1,10 @@
 """The table of a batch's arrays: what follows from it, and what stands elsewhere and has to agree."""
 
 import dataclasses
-import inspect
-from importlib import import_module
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
-import pytest
 
 from conceptloader.blend import Outputs
 from conceptloader.kernels.arrays import BATCH, TRACK, IntKey, Row, TensorKey
@@ -41,13 +38,3 @@ def test_types_name_all_arrays() -> None:
     tensors, others = {row.name for row in BATCH if row.shape}, {row.name for row in BATCH if not row.shape}
     assert tensors == {*get_args(TensorKey)}
     assert others | {"consumed_samples"} == {*get_args(IntKey)}
-
-
-@pytest.mark.parametrize("row", [*BATCH, *TRACK], ids=lambda row: f"{row.name}-{row.switch}")
-def test_the_loop_is_where_the_row_says(row: Row) -> None:
-    """Somebody who adds an array begins with one that is like it."""
-    file, _, name = row.loop.partition(":")
-    source = inspect.getsource(getattr(import_module(f"conceptloader.{file[:-3].replace('/', '.')}"), name))
-    # `tokens` is filled as input_ids and labels, weights as one of the `columns`, max_seqlen in the state.
-    other = {"tokens": "input_ids", "loss_weight": "columns", "max_seqlen": "longest"}
-    assert other.get(row.name, row.name) in source

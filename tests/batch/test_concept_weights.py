@@ -51,18 +51,6 @@ def expected(outside: float, red: float, blue: float, both: float, green: float,
     return tokens[1:]
 
 
-def test_no_loss_on_a_concept(data: Path) -> None:
-    assert weights(data, concepts={"red": 0}) == expected(1, 0, 1, 0, 1, 1)
-
-
-def test_no_loss_outside_of_spans(data: Path) -> None:
-    assert weights(data, outside=0, inside=1) == expected(0, 1, 1, 1, 1, 1)
-
-
-def test_only_one_concept_is_learned(data: Path) -> None:
-    assert weights(data, outside=0, inside=0, concepts={"green": 1}) == expected(0, 0, 0, 0, 1, 0)
-
-
 def test_of_several_concepts_the_smallest_weight_holds(data: Path) -> None:
     assert weights(data, concepts={"red": 3, "blue": 0.5}, inside=2) == expected(1, 3, 0.5, 0.5, 2, 2)
 

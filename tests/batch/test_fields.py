@@ -55,24 +55,6 @@ def test_a_dataset_without_weights_has_the_one_that_is_given(tmp_path: Path, nam
     assert (found[:3] == 0.125).any() == (name == "quality")
 
 
-@pytest.mark.parametrize("scales", [(1.0, 1.0), (0.5, 0.0)])
-def test_the_product_of_several_weights(tmp_path: Path, scales: tuple[float, float]) -> None:
-    """Of a field, a track and the datasets; what is read of the factors is not in the batch."""
-    views = [
-        replace(build(tmp_path / name, {"own": "f4"}, "f4"), loss_weight=scale)
-        for name, scale in zip("ab", scales, strict=True)
-    ]
-    of_track = {"name": "quality", "outside": 0.125}
-    layout = decide_layout(views, 9, Outputs(loss_weight=("own", of_track, "w", of_track)))  # type: ignore[arg-type]
-    assert layout.names() == decide_layout(views, 9, Outputs(loss_weight="w")).names()
-    token = np.arange(1, 28).reshape(3, 9)
-    expected = token**2 * np.where(token < 14, 3, 0.125) ** 2
-    assert weights_of(views, layout).tolist() == np.concatenate([expected * scale for scale in scales]).tolist()
-    for where, given in (("outputs.loss_weight[1]", ("own", "quality")), ("outputs.loss_weight[0]", ("nil", "own"))):
-        with raises(ConfigError, where):
-            decide_layout(views, 9, Outputs(loss_weight=given))
-
-
 def test_a_product_that_is_no_number_is_an_error(tmp_path: Path) -> None:
     view = build(tmp_path / "a", {"own": "f4"}, "f4")
     large = {"name": "quality", "outside": 3e38}

@@ -9,21 +9,18 @@ import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch import reader as engine
 from conceptloader.batch.open import decide_layout
 from conceptloader.batch.reader import BatchReader
 from conceptloader.blend import ConceptOptions, Outputs
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage.handles import HANDLES, Handles, OpenTable
 from tests.batch import cases
-from tests.batch.cases import make_view, write_scattered
-from tests.batch.compare import assert_same
+from tests.batch.cases import make_view
 from tests.corpora.known import Recipe, build, join
 
 SEQ_LEN = 24
@@ -37,19 +34,6 @@ def make_reader(dataset, outputs=None, tracks=(), handles=HANDLES):
     view = whole_view(dataset)
     layout = decide_layout([view], SEQ_LEN, outputs or Outputs(), {track: ConceptOptions() for track in tracks})
     return BatchReader(None, [view], layout, dp_rank=3, handles=handles), BatchReader(None, [view], layout)
-
-
-def cost(call):
-    """(system calls that read, bytes that they read) of a call, whatever its files."""
-
-    def total():
-        return [int(line.split()[1]) for line in Path("/proc/self/io").read_text().splitlines()[:3:2]]
-
-    total(), call()  # files are open from now on
-    before, between = total(), total()
-    call()
-    read_bytes, reads = np.array(total()) - between - (np.array(between) - before)
-    return reads, read_bytes
 
 
 read = partial(cases.read, first=100)
@@ -151,30 +135,6 @@ def test_two_thousand_shards_with_256_descriptors(tmp_path):
     subprocess.run([sys.executable, "-c", script], check=True, timeout=110)
 
 
-def test_reads_of_a_window_are_few_and_counted(tmp_path):
-    build(tmp_path / "a", Recipe(shards=[200], longest=90, longest_span=8, block_tokens=2048), np.random.default_rng(0))
-    dataset = cl.open_dataset(tmp_path / "a")
-    windows = list(range(8, 28))
-    for outputs, tracks, reads in (
-        (Outputs(), [], 1),
-        (Outputs(document_ids=True, cu_seqlens=True), [], 3),
-        (Outputs(), ["concepts"], 5),
-        (Outputs(document_ids=True), ["concepts"], 7),
-    ):
-        reader, _ = make_reader(dataset, outputs, tracks)
-        found = cost(lambda reader=reader: read(reader, *windows))
-        assert found[0] == reads * len(windows)
-        assert tracks or outputs.document_ids or found[1] == len(windows) * (SEQ_LEN + 1) * 2
-
-
-@pytest.mark.parametrize("far", [False, True])
-def test_far_apart_records_are_read_in_groups_and_near_ones_together(tmp_path, far):
-    write_scattered(tmp_path / "a", 1600 if far else 2)
-    reader, plain = make_reader(cl.open_dataset(tmp_path / "a"), tracks=["concepts"])
-    assert_same(read(reader, 0, 1, 2), read(plain, 0, 1, 2))
-    assert cost(lambda: read(reader, 0, 1, 2))[0] == 3 * (1 + 2 * (3 if far else 1))
-
-
 def test_a_file_that_is_cut_off_under_the_reader_is_named(many, tmp_path):
     reader, _ = make_reader(many)
     read(reader, 0)
@@ -201,29 +161,3 @@ def test_a_file_of_other_content_is_refused_when_it_is_opened_again(many, tmp_pa
     read(reader, other)
     with pytest.raises(FormatError, match=r"found sample checksum \w+, expected \w+ as the manifest says"):
         read(reader, 0)
-
-
-def test_reads_of_a_batch_are_announced_where_the_storage_is_slow(many, monkeypatch):
-    """By a pass that reads nothing, with the same batches, in which each is read once; and no longer when it is not."""
-    passes, begin = [], Handles.begin
-    monkeypatch.setattr(Handles, "begin", lambda handles: passes.append(begin(handles)) or passes[-1])
-    reader, plain = make_reader(many, Outputs(document_ids=True), ["concepts"])
-    windows = list(range(20))
-    wanted = read(plain, *windows)
-
-    def passes_of_a_batch():
-        passes.clear()
-        assert_same(read(reader, *windows), wanted)
-        return len(passes)
-
-    monkeypatch.setattr(engine, "LATE_NS", 1 << 60)  # a busy machine is no slow storage
-    assert passes_of_a_batch() == 2  # opens files
-    assert passes_of_a_batch() == 1
-    reads = cost(passes_of_a_batch)
-    monkeypatch.setattr(engine, "LATE_NS", -1)
-    assert passes_of_a_batch() == 1
-    assert passes_of_a_batch() == 2
-    assert cost(passes_of_a_batch) == reads
-    monkeypatch.setattr(engine, "LATE_NS", 1 << 60)
-    assert passes_of_a_batch() == 2
-    assert any(passes_of_a_batch() == 1 for _ in range(100))

@@ -47,16 +47,6 @@ def test_a_batch_that_is_behind_is_not_told(config, caplog):
     assert "global_batch_size" not in caplog.text
 
 
-def test_every_micro_batch_of_a_step_counts_as_it_is_handed_out(config):
-    loader = cl.make_dataloader(config, dp_rank=1, dp_size=2, micro_batch_size=3, global_batch_size=12)
-    counts = []
-    for _ in itertools.islice(loader, 4):
-        counts.append(OrderState.read(loader.state_dict(), "state").consumed)
-    assert counts == [6, 12, 18, 24]
-    assert take(loader, 1) == [[25, 27, 29]]  # the next loop goes on
-    loader.close()
-
-
 def test_tensors_are_contiguous_and_typed(config):
     with cl.make_dataloader(config, micro_batch_size=4) as loader:
         batch = next(iter(loader))
@@ -134,13 +124,6 @@ def test_sequential_reads_every_window_once_and_starts_again(config):
         for _ in range(2):
             seen = [index for batch in loader for index in batch["sample_index"].tolist()]
             assert seen == expected
-
-
-def test_a_run_of_given_length_ends_and_stays_ended(config):
-    loader = cl.make_dataloader(config, micro_batch_size=4, num_samples=12)
-    assert take(loader, 100) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    with pytest.raises(ConfigError, match=r"the run of num_samples=12 samples has ended at 12.*second loop"):
-        take(loader, 100)
 
 
 def test_wrong_sizes_are_named(config):

@@ -162,9 +162,3 @@ def test_distributed_sampler_is_as_long_as_torchs(ranks, size, drop_last):
     theirs = torch.utils.data.DistributedSampler(range(size), ranks, 0, drop_last=drop_last)
     if len(theirs):
         assert len(ours) == len(theirs)
-
-
-def test_an_empty_dataset_that_is_never_drawn_changes_nothing():
-    drawn = list(cl.MixtureSampler([0, 0, 40, 100], [0, 1, 2], seed=1))
-    assert len(drawn) == 100
-    assert set(drawn) <= set(range(100))

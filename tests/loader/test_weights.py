@@ -48,32 +48,6 @@ def rows(batches: Any, number: int | None = None) -> list[tuple[int, int, tuple[
     ]
 
 
-@pytest.mark.parametrize("skip", [[], [{"at": 10, "count": 7}, {"at": 60, "count": 3}]])
-def test_it_is_as_if_a_phase_had_stood_in_the_configuration(config: Any, skip: Any) -> None:
-    config["skip"] = skip
-    loader = make(config, num_samples=160)
-    batches = iter(loader)
-    found = rows(batches, 3)
-    at = loader.set_weights({"a": 0.1, "b": 0.9})
-    assert at == 16, "12 were handed out, of a step that began at 8"
-    found += rows(batches, 5)
-    second = loader.set_weights({"c": 1}, at=81)
-    assert second == 81
-    found += rows(batches)
-    skips = lambda t: t + sum(one["count"] for one in skip if one["at"] <= t)  # noqa: E731
-    phases = [
-        {"start": 0, "weights": {"a": 1, "b": 1, "c": 1}},
-        {"start": skips(16), "weights": {"a": 0.1, "b": 0.9}},
-        {"start": skips(81), "weights": {"c": 1}},
-    ]
-    plain = {
-        **config, "phases": phases, "datasets": {n: {"path": d["path"]} for n, d in config["datasets"].items()},
-    }  # fmt: skip
-    assert found == rows(make(plain, num_samples=160))
-    assert {dataset for sample, dataset, _ in found if 16 <= sample < 81} == {0, 1}
-    assert {dataset for sample, dataset, _ in found if sample >= 81} == {2}
-
-
 def test_what_was_read_ahead_of_a_late_batch_is_read_again(config: Any) -> None:
     """More than `prefetch_batches` of it: weights hold as early as ever, and for all that follows."""
     made = []

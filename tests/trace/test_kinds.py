@@ -10,7 +10,7 @@ import yaml
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.loader import Loader, make_dataloader
-from conceptloader.trace import BatchRecorder, audit, locate_document, open_run, read_record, trace_step
+from conceptloader.trace import BatchRecorder, audit, open_run, read_record, trace_step
 
 
 def train(config: Path, output: Path, step: int, steps: int, state: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -26,34 +26,6 @@ def train(config: Path, output: Path, step: int, steps: int, state: dict[str, An
     recorder.close()
     loader.close()
     return loader.state_dict()
-
-
-def test_a_run_that_changed_its_sequence_length(tmp_path: Path) -> None:
-    config = tmp_path / "run.yaml"
-    dataset = write_dataset(tmp_path / "d", random_documents(60))
-    (tmp_path / "run").mkdir()
-
-    def configure(**more: Any) -> None:
-        config.write_text(yaml.safe_dump({"datasets": {"web": {"path": dataset}}, **more}))
-
-    configure(seq_len=16)
-    state = train(config, tmp_path / "run", 0, 5)
-    configure(seq_len=32, on_seq_len_change="restart")
-    train(config, tmp_path / "run", 5, 4, state)
-
-    run = open_run(config, tmp_path / "run")
-    report = audit(run, read_record(tmp_path / "run/record"))
-    assert report.difference is None, str(report.difference)
-    assert (report.steps, report.samples) == ((0, 9), 36)
-    lengths = [{one.tokens[1] - one.tokens[0] - 1 for one in trace_step(run, step)} for step in range(9)]
-    assert lengths == [{16}] * 5 + [{32}] * 4
-    names = [{one.dataset for one in trace_step(run, step)} for step in (0, 8)]
-    assert names == [{"web"}, {"web@32"}]
-    for step in (2, 7):
-        for sample in trace_step(run, step):
-            for part in sample.documents:
-                seen = [one for one in locate_document(run, part.id, 36) if one.sample == sample.sample]
-                assert [(one.inputs, one.labels) for one in seen] == [(part.inputs, part.labels)]
 
 
 def test_a_configuration_that_gives_another_order_than_the_log(

@@ -20,7 +20,6 @@ from conceptloader.order.progress.runlog import FILE_NAME, RunLog
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import (
     BatchRecorder,
-    Run,
     audit,
     excluded_since,
     exposure,
@@ -201,10 +200,6 @@ def test_each_launch_answers_for_what_it_trained(
     assert audit(run, read_record(log / RECORD)).difference is None
 
 
-def contents(run: Run, step: int) -> list[Any]:
-    return [(one.dataset, one.tokens, [part.id for part in one.documents]) for one in trace_step(run, step)]
-
-
 def test_commands_need_only_the_run_log(life: Life, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     life.launch(FIRST)
     life.launch(LAST, **quarantined(life))
@@ -366,28 +361,6 @@ def test_a_run_that_came_from_another_folder(life: Life, capsys: pytest.CaptureF
     whole = open_run(None, life.folder / "old")
     for step in range(FIRST):
         assert [one.sample for one in trace_step(whole, step)] == life.seen[step][0]
-
-
-def test_a_new_folder_does_not_deny_what_was_trained_before_it(life: Life, capsys: pytest.CaptureFixture[str]) -> None:
-    life.launch(FIRST, log="old")
-    chosen, later, ids = life.only_before(FIRST), quarantined(life), life.folder / "ids.txt"
-    life.launch(LAST, log="new", **later)
-    ids.write_text(chosen)
-    words = ["locate", "--documents", ids, "--samples", LAST * BATCH, "--check", "--run-log"]
-    for config in ([], [life.configure(**later)]):
-        assert main([*map(str, [*words, life.folder / "new", *config])]) == 2
-        assert (
-            "the folder of the earlier launches' checkpoints, from which this run was resumed"
-            in capsys.readouterr().err
-        )
-    assert main([*map(str, [*words, life.folder / "old"])]) == 1
-    run = open_run(None, life.folder / "new")
-    assert [[one.sample for one in trace_step(run, step)] for step in range(FIRST, LAST)] == [
-        [sample for sample, *_ in life.seen[step]] for step in range(FIRST, LAST)
-    ]
-    for ask in (lambda: locate_document(run, chosen, 80), lambda: exposure(run, until=LAST), lambda: run.at(3)):
-        with raises(ConfigError, "sample", "begins at sample 48", fix="--planned"):
-            ask()
 
 
 def test_each_launch_has_its_own_loss_weights(life: Life) -> None:

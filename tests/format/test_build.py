@@ -297,15 +297,6 @@ def test_builds_without_shards_or_with_unknown_codecs(tmp_path: Path) -> None:
     assert not (tmp_path / "ds").exists()
 
 
-def test_build_json_can_be_read_by_people(tmp_path: Path) -> None:
-    build = begin(tmp_path / "ds", inputs=[{"path": "a.jsonl", "size": 3}])
-    read = json.loads(Path(build.path, "build.json").read_text())
-    assert read["format"] == "conceptstream-build"
-    assert read["inputs"] == [{"path": "a.jsonl", "size": 3}]
-    assert read["plan"] == [0, 1]
-    assert read["options"]["tracks"]["concepts"]["vocabulary"]["count"] == 2
-
-
 def test_files_of_another_version_are_refused(tmp_path: Path) -> None:
     """Those beside the manifest, whose own test is in test_manifest.py."""
     sums = dump_json({"format": CHECKSUMS_FORMAT, "version": 1, "files": {}})

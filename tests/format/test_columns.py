@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.columns.from_files import add_column as in_place
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.read.files import Files
 from conceptloader.format.spec.columnfile import ColumnFile, ItemFiles, column_file
 from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.storage.sample import sample_checksum
@@ -147,25 +145,6 @@ def test_a_corrupt_description_raises_before_the_work(tmp_path: Path) -> None:
     rows.write_text("no row")
     with pytest.raises(FormatError, match=head.name):
         cl.annotate(tmp_path / "ds", [rows], tmp_path / "out", cl.AnnotateOptions(track="new"))
-
-
-def test_verify_reads_a_shared_file_once_for_its_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    items = random_items(RNG, dataset(tmp_path / "ds").num_tokens, "u4", (9,))
-    np.save(tmp_path / "ids.npy", items)
-    in_place(tmp_path / "ds", "ids", [tmp_path / "ids.npy"], in_place=True)
-    read, sizes = Files.read, list[int]()
-
-    def counted(files: Files, kind: str, shard: int, offset: int, size: int) -> bytes:
-        sizes.append(size if kind == "ids.column" else 0)
-        return read(files, kind, shard, offset, size)
-
-    monkeypatch.setattr(Files, "read", counted)
-    assert cl.verify(tmp_path / "ds", full=True) == []
-    assert sum(sizes) == items.nbytes
-    data = bytearray((tmp_path / "ids.npy").read_bytes())
-    data[-1] ^= 1
-    (tmp_path / "ids.npy").write_bytes(data)
-    assert len({problem.tokens for problem in cl.verify(tmp_path / "ds", full=True)}) == 3  # each shard is suspect
 
 
 def test_joined_columns_belong_to_the_same(tmp_path: Path) -> None:

@@ -108,20 +108,13 @@ def test_tokens_over_the_vocabulary_are_found_by_verify(dataset: cl.Dataset) -> 
     ("call", "message"),
     [
         (lambda ds: ds.windows(24), r"seq_len: found 24, expected at most 23: .* has 24 in this range; pass a smaller"),
-        (lambda ds: ds.windows(0), "seq_len: found 0, expected at least 1"),
-        (lambda ds: ds.windows(4, token_range=(5, 4)), r"token_range: found \[5, 4\)"),
         (lambda ds: ds.windows(4, token_range=(0, 25)), r"token_range: found \[0, 25\), expected .* <= 24"),
-        (lambda ds: ds.windows(4, token_range=(3, 7)), "expected at most 3"),
         (lambda ds: ds.windows(4, tracks=["concept"]), r"found no track 'concept', expected one of \['concepts', 'sou"),
         (lambda ds: ds.windows(4, tracks="concepts"), "tracks: found the string 'concepts'"),
-        (lambda ds: ds.spans("x", 0, 1), "found no track 'x'"),
         (lambda ds: ds.tokens(-1, 1), r"found token range \[-1, 1\)"),
-        (lambda ds: ds.tokens(3, 2), r"found token range \[3, 2\)"),
         (lambda ds: ds.tokens(0, 25), r"found token range \[0, 25\), expected .* <= 24"),
         (lambda ds: ds.document_range(4), r"found document 4, expected a number from 0 to 3"),
-        (lambda ds: ds.document_id(-1), "found document -1"),
         (lambda ds: ds.split(0.5, 0.5), r"split: found \[0.5, 0.5\], expected 0 <= a < b <= 1"),
-        (lambda ds: ds.split(0, 1.5), "split: found"),
         (lambda ds: ds.split(float("nan"), 1), "split: found"),
         (lambda ds: ds.split(0.5, 0.6), r"split: found no start of a document in \[0.5, 0.6\]"),
     ],
@@ -141,17 +134,6 @@ def far_apart(path: Path, count: int) -> cl.Dataset:
         writer.add_document([1, 2, 3], {"concepts": [(0, 1, count - 1), (1, 2, 0), (2, 3, count - 1)]})
     cl.writing.finalize(path)
     return cl.open_dataset(path)
-
-
-@pytest.mark.parametrize(("count", "groups"), [(100_000, 2), (100, 1)], ids=["far apart", "near"])
-def test_records_are_read_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, groups: int) -> None:
-    ds = far_apart(tmp_path / "ds", count)
-    reads = []
-    plain = ds.files.read
-    monkeypatch.setattr(ds.files, "read", lambda *args: reads.append(args) or plain(*args))
-    assert [ids.tolist() for ids in ds.spans("concepts", 0, 3).decode()] == [[count - 1], [0], [count - 1]]
-    assert sorted(kind for kind, *_ in reads) == sorted(["concepts.data", "concepts.index"] * groups + ["stream.bin"])
-    assert groups == 1 or sum(size for *_, size in reads) < 100
 
 
 def test_offsets_that_fall_between_groups(tmp_path: Path) -> None:

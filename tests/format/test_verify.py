@@ -9,8 +9,6 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import FormatError
-from conceptloader.format.read.files import Files
-from conceptloader.format.tools import checks
 from conceptloader.format.tools.checks import FileCheck
 from conceptloader.format.tools.verify import verify
 from tests.corpora.small import small_corpus, written
@@ -85,23 +83,3 @@ def test_two_swapped_shards_are_found(tmp_path: Path) -> None:
         assert [(problem.shard, problem.tokens) for problem in problems] == [(0, (0, 3)), (1, (3, 6))]
         assert "checksum" in str(problems[0])
         assert str(first) in str(problems[0])
-
-
-def test_files_are_read_in_pieces(dataset: cl.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shard may be larger than the memory."""
-    monkeypatch.setattr(checks, "_CHUNK", 64)
-    sizes = []
-    read = Files.read
-
-    def noted(files: Files, kind: str, shard: int, offset: int, size: int) -> bytes:
-        if kind == "stream.bin":
-            sizes.append(size)
-        return read(files, kind, shard, offset, size)
-
-    monkeypatch.setattr(Files, "read", noted)
-    table = dataset.manifest.shards.files["stream.bin"]
-    for shard in range(dataset.num_shards):
-        FileCheck(dataset.files, "stream.bin", shard).check()
-    assert sum(sizes) == table.size.sum()
-    assert table.size.max() > 64
-    assert max(sizes) <= 64

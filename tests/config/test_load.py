@@ -275,13 +275,10 @@ VALUE = r"exclude\[0\]\.ids\[0\]"
     ("text", "message"),
     [
         ("", "found an empty file"),
-        ("# nothing\n", "found an empty file"),
         ("seed: 1\nseq_len: 8\nseed: 2\n", "line 3: found the key 'seed' twice, first on line 1"),
         ("datasets:\n  web: {path: a}\n  code: {path: b}\n  web: {path: c}\n", "line 4: found the key 'web' twice"),
-        ("datasets: {web: {path: a, path: b}}", "line 1: found the key 'path' twice"),
         ("seed: 1\nskip: [{at: 0120000, count: 1}]\n", "line 2: found 0120000, which YAML reads to the base 8"),
         ("datasets: {web: {path: a, weight: 1:30}}", "line 1: found 1:30, which YAML reads to the base 60"),
-        ("datasets: {web: {path: a, weight: 1:30.5}}", "line 1: found 1:30.5, which YAML reads to the base 60"),
         ("- seed: 1\n", r"configuration: found \[{'seed': 1}\], expected a mapping"),
         ("seed: [1\n", "not valid YAML: .* line 2"),
         ("datasets: {web: {path: ${DATA}/web}}\n", "not valid YAML: .* line 1.* in quotes: YAML reads its braces"),
@@ -301,7 +298,6 @@ VALUE = r"exclude\[0\]\.ids\[0\]"
             "seq_len: 2k\ndatasets: {a: {path: x}}",
             "seq_len: found '2k', expected an integer.*; write the number out: seq_len: 2048, or 2000$",
         ),
-        ("seq_len: 1MiB\ndatasets: {a: {path: x}}", "; write the number out: seq_len: 1048576, or 1000000$"),
         ("seq_len: '2048'\ndatasets: {a: {path: x}}", "; write seq_len without quotes; "),
         (
             "sequence_length: 2048\ndatasets: {a: {path: x}}",

@@ -55,14 +55,11 @@ SPANS = [
     ("concepts.spans", ENTRY.size * 0, ENTRY.pack(2**63, 0)),
     ("concepts.spans", ENTRY.size * 6, U8.pack(2**63)),
     ("concepts.spans", ENTRY.size * 6 + 16, U8.pack(0)),
-    ("concepts.spans", ENTRY.size * 6 + 16, U8.pack(99)),
 ]
 DENSE = [("stream.bin", ITEM.size * 2 + 6, struct.pack("<I", 3))]
 EITHER = [
     ("concepts.index", 8, U8.pack(2**40)),
-    ("concepts.index", 8, U8.pack(2**64 - 1)),
     ("documents.bin", 8, U8.pack(10)),
-    ("documents.bin", 8, U8.pack(2**64 - 1)),
     ("documents.bin", 8 * 4, U8.pack(2**50)),
     ("documents.ids", 8, U8.pack(2**50)),
     ("documents.ids", 8 * 4, b"\xff"),

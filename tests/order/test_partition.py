@@ -135,7 +135,6 @@ def test_later_batch_sizes_are_checked_when_they_are_asked_for():
         (lambda: Partition(micro_batch_size=1, dp_size=0), "dp_size: found 0"),
         (lambda: Partition(micro_batch_size=1, dp_size=2, scheme="random"), "scheme: found 'random'"),
         (lambda: Partition(micro_batch_size=1, dp_size=2).offsets(2), "dp_rank: found 2, expected 0 to 1"),
-        (lambda: Partition(micro_batch_size=1, dp_size=2).offsets(-1), "dp_rank: found -1"),
         (lambda: Partition(micro_batch_size=2, dp_size=2).samples(0, 6, 0), "size: found 6, expected a multiple"),
         (
             lambda: Plan(partition=Partition(micro_batch_size=2, dp_size=3), schedule=BatchSchedule.constant(8)),

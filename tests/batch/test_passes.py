@@ -19,7 +19,7 @@ from conceptloader.errors import FormatError, ReadError
 from conceptloader.remote.objects import RemoteObjects
 from conceptloader.storage.handles import Handles
 from conceptloader.testing import random_documents, write_dataset
-from tests.batch.cases import make_view, read
+from tests.batch.cases import make_view, read, write_scattered
 from tests.batch.compare import assert_same
 from tests.corpora.known import Recipe, build
 from tests.packing.packed import make_view as make_packs
@@ -108,6 +108,14 @@ def test_packs_read_documents_also_after_windows_of_the_same_shards(tmp_path: Pa
             found = BatchReader(NO_ORDER, views, layout).read(samples, picked=picked)
             wanted = BatchReader(NO_ORDER, [views[member]], layout).read(samples, picked=(np.zeros(20), samples))
             assert_same(found, wanted)
+
+
+def test_records_far_apart_are_asked_for_in_one_round(tmp_path: Path, store: Any) -> None:
+    write_scattered(tmp_path / "a", 1600)
+    near = make_view("x", cl.open_dataset(tmp_path / "a"), 0, 0, 5, SEQ_LEN)
+    passes, view = Passes(1000), dataclasses.replace(near, dataset=store(tmp_path / "a"))
+    check(BatchReader(NO_ORDER, [view], layout_of(near), handles=passes), near)
+    assert passes.begun == 4  # the stream, the index, the data
 
 
 def test_of_the_last_block_of_a_read_no_more_is_taken_than_was_asked_for(tmp_path: Path, store: Any) -> None:

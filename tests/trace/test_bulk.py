@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet
 import pytest
 import yaml
@@ -12,6 +13,7 @@ from conceptloader.blend import open_blend
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.parquet import write_parquet
+from conceptloader.format.read.bulk import gather
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.order.progress.runlog import History, RunLog, RunStart
 from conceptloader.testing import random_documents, write_dataset
@@ -22,6 +24,29 @@ from tests.raises import raises
 
 def table(run: Run, first: int, stop: int) -> list[dict[str, Any]]:
     return [row for batch in trace_steps(run, first, stop) for row in batch.to_pylist()]
+
+
+class Noted:
+    """Files of the numbers 0, 1, ..., and what was read of them."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def read(self, kind: str, shard: int, offset: int, size: int) -> bytes:
+        self.sizes.append(size)
+        return np.arange(offset // 8, (offset + size) // 8, dtype=np.int64).tobytes()
+
+
+def test_ranges_near_each_other_are_one_read_and_others_are_not() -> None:
+    for low, high, sizes in (
+        ([0, 10, 5], [3, 12, 6], [12]),
+        ([90_000, 20, 10, 22], [90_002, 22, 13, 23], [13, 2]),  # in the order of the file
+        ([1 << 40, (1 << 40) + 1_000, 0], [(1 << 40) + 1, (1 << 40) + 1_001, 1], [1, 1_001]),
+    ):
+        files = Noted()
+        found = gather(files, "x", 0, np.int64, np.array(low), np.array(high))  # type: ignore[arg-type]
+        assert found.tolist() == [n for a, b in zip(low, high, strict=True) for n in range(a, b)]
+        assert files.sizes == [8 * size for size in sizes]
 
 
 def test_concept_ids_without_names_may_have_32_bits(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from .dataset import (
     fields_of,
     stock_fields,
 )
-from .options import TOKENIZER, Stage, check_evaluation, in_place, load_configs, refused
+from .options import TOKENIZER, Stage, check_evaluation, in_place, in_words_of_megatron, load_configs, refused
 from .past import EVALUATION, OWN_SCRIPT, check_migrated, resume_run
 from .splits import OurSplit, open_evaluation, with_one_layout
 from .takeover_reader import StockSplit, open_taken_over
@@ -111,7 +111,8 @@ class MegatronData:
                 dp_size = parallel_state.get_data_parallel_world_size()
                 partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size, scheme="contiguous")
                 self.run = run = TrainingRun(train.blend, entry, partition=partition, rule=None, allow_changed=accept)
-                resume_run(run, saved, consumed, accept)
+                with in_words_of_megatron(files["split"]):
+                    resume_run(run, saved, consumed, accept)
                 run.require_known()
                 run.followers.append(self._follow)
                 run.dp_rank = parallel_state.get_data_parallel_rank()
@@ -172,13 +173,14 @@ class MegatronData:
                     "one source of data",
                     "omit --data-path or --conceptloader-config",
                 )
-            train = OurSplit(open_blend(configs[0]), rules)
             # As in Megatron, a blend that --split cuts is one set.
             several = bool(getattr(given, "multiple_validation_sets", None)) and (named or given.split is None)
-            valid, test = (
-                [] if config is None or size == 0 else open_evaluation(config, size, sets, rules)
-                for config, size, sets in zip(configs[1:], sizes[1:], (several, False), strict=True)
-            )
+            with in_words_of_megatron(files["split"]):
+                train = OurSplit(open_blend(configs[0]), rules)
+                valid, test = (
+                    [] if config is None or size == 0 else open_evaluation(config, size, sets, rules)
+                    for config, size, sets in zip(configs[1:], sizes[1:], (several, False), strict=True)
+                )
         if sizes[1] != 0 and not valid:
             raise ConfigError(
                 "evaluation",

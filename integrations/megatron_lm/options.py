@@ -5,7 +5,9 @@ Megatron never sees the launcher's options, so its parser needs no patch.
 
 import argparse
 import difflib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from conceptloader.base.packages import need_add_on
 from conceptloader.base.strict import unknown
 from conceptloader.blend import Config, load_config
 from conceptloader.blend.replayed import replayed_phases
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.state import OrderState
 
 from .takeover import cache_of
@@ -177,6 +179,11 @@ def in_place(given: Any, saved: Mapping[str, Any] | None, consumed: int, accept:
     """
     adopt = need_add_on("conceptloader.ingest.adopt.in_place", "--data-path")
     cache, blends = given.path_to_cache, given.blend_per_split or [given.blend, None, None]
+    for weights in [blend[1] for blend in blends if blend and blend[1]]:
+        if not (min(weights) >= 0 and sum(weights) > 0):
+            raise ConfigError(
+                "--data-path", f"weights {weights}", "weights of 0 or more, one of them above 0", "pass one above 0"
+            )
     began = saved is None or OrderState.read(saved, WHERE).spec.order == "megatron"
     if consumed and began and not {ORDER, NO_STATE} & set(accept):
         paths = list(dict.fromkeys(path for blend in blends if blend for path in blend[0]))
@@ -233,12 +240,9 @@ def load_configs(
     if not trains:
         of_train = of_train or next(filter(None, rest))
     if of_train is None:
-        raise ConfigError(
-            f"--split {split}",
-            "a split that leaves nothing to train on",
-            "a share for training",
-            "raise the first number of --split",
-        )
+        option = "--train-data-path" if split is None else f"--split {split}"
+        fix = "pass --train-data-path" if split is None else "raise the first number of --split"
+        raise ConfigError(option, "nothing to train on", "data for training", fix)
     for evaluated in filter(None, rest):
         for name in evaluated.tracks:
             if name not in of_train.tracks:
@@ -250,6 +254,20 @@ def load_configs(
                 )
     of_valid, of_test = (c and replace(c, tracks=of_train.tracks) for c in rest)
     return of_train, of_valid, of_test
+
+
+@contextmanager
+def in_words_of_megatron(split: str | None) -> Iterator[None]:
+    """Errors name the options that say what a configuration would, not keys that nobody wrote. split: of --split."""
+    words = {"seq_len": "--seq-length", **({} if split is None else {"split_documents": f"--split {split}"})}
+    try:
+        yield
+    except (ConfigError, ResumeError) as error:
+        parts = [error.path, error.expected, error.fix]
+        for key, option in words.items():
+            parts = [re.sub(rf"(?<![\w./-]){key}(?![\w./-])", option, part) for part in parts]
+        found = error.found.replace("extra.split_documents: saved", "--split (extra.split_documents): saved")
+        raise type(error)(parts[0], found, *parts[1:], code=error.code) from error
 
 
 def shares_of(split: str) -> list[tuple[float, float] | None]:

@@ -92,7 +92,9 @@ class StockSplit:
     def spec(self) -> OrderSpec:
         """Its members are the datasets; what decides the order are Megatron's own hashes."""
         members = {}
-        for (name, ours), stock in zip(self.datasets.items(), self.data.datasets, strict=True):
+        names = {dataset.path: name for name, dataset in self.datasets.items()}
+        for ours, stock in zip(self.in_blend, self.data.datasets, strict=True):  # a path may be given twice
+            name = names[ours.path]
             members[name] = Member(
                 dataset=name,
                 seq_len=self.rules.seq_length,

@@ -135,6 +135,48 @@ def test_a_run_of_megatrons_goes_on_with_its_samples_and_then_with_ours(tmp_path
 
 
 @pytest.mark.usefixtures("one_process")
+def test_weights_of_a_path_that_is_given_twice_are_added(tmp_path: Path, prefixes: list[str]) -> None:
+    """Megatron draws from it by both; its samples are taken over, too."""
+    a, b = prefixes
+    cache, blend = tmp_path / "cache", ([a, b, a], [0.25, 0.5, 0.25])
+    ours = made(blend, cache)
+    assert ours.spec == made(([a, b], [0.5, 0.5]), cache).spec
+    stock = build_stock(dataset_config(LENGTH, blend=blend, split="90,10,0", path_to_cache=str(cache)), SIZES)
+    again = made(blend, cache, consumed=40)
+    for k in range(len(stock[0])):
+        assert_equal_samples(again.datasets()[0][k], stock[0][k], ignore=["sample_index"])
+    assert again.state(40)
+
+
+ERRORS: dict[str, tuple[dict[str, Any], str, str, str]] = {  # what is asked, where, what is found, a word of the fix
+    "few documents": ({"split": "99,1,0"}, "--split", "no document", "--split"),
+    "long windows": ({"length": 100}, "--seq-length", "100", "--seq-length"),
+    "no weight": ({"weights": [0.0, 0.0]}, "--data-path", "0.0", "above 0"),
+    "less than nothing": ({"weights": [0.5, -0.5]}, "--data-path", "-0.5", "above 0"),
+    "another split": ({"split": "80,20,0", "consumed": 40}, "", "--split (extra.split_documents): saved", ""),
+    "another length": ({"length": 7, "consumed": 40}, "--seq-length", "7 instead of 13", "--seq-length"),
+    "no training": ({"blend_per_split": True}, "--train-data-path", "nothing to train on", "--train-data-path"),
+}
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_name_the_options_that_were_given(tmp_path: Path, prefixes: list[str], name: str) -> None:
+    """And no key of a configuration, which nobody wrote."""
+    asked, where, found, fix = ERRORS[name]
+    asked = {"split": "90,10,0", "length": LENGTH, "weights": [0.5, 0.5], **asked}
+    small = random_corpus(tmp_path / "small", 1, documents=3)
+    state = made((prefixes, [0.5, 0.5]), tmp_path / "c").state(40)
+    blend = (prefixes if "consumed" in asked else [prefixes[0], small], asked["weights"])
+    options: dict[str, Any] = {"blend": blend, "split": asked["split"], "path_to_cache": str(tmp_path / "c")}
+    if "blend_per_split" in asked:
+        options |= {"blend": None, "blend_per_split": [None, blend, None], "split": None}
+    saved = {"consumed": 40, "saved": state} if "consumed" in asked else {}
+    with raises((ConfigError, ResumeError), where, found, fix=fix):
+        data_of(None, dataset_config(asked["length"], **options), SIZES, **saved)
+
+
+@pytest.mark.usefixtures("one_process")
 def test_a_folder_of_megatrons_indices_beside_the_files(tmp_path: Path, prefixes: list[str]) -> None:
     """Without --data-cache-path Megatron leaves PREFIX/cache/GPTDataset_indices, beside PREFIX.idx."""
     options = {"blend": ([prefixes[0]], None), "split": "90,10,0"}
@@ -203,9 +245,12 @@ def test_names_are_what_tells_paths_apart(tmp_path: Path) -> None:
         random_corpus(tmp_path / name, 1)
     paths = [str(tmp_path / name) for name in ("x/web", "y/web", "y/code")]
     (tmp_path / "x/text").write_text("no tokens")
-    assert [*in_place.datasets_in_place((paths, None), str(tmp_path / "c"))["datasets"]] == ["x-web", "y-web", "code"]
+    whole = in_place.datasets_in_place((paths, None), str(tmp_path / "c"))["datasets"]
+    assert [*whole] == ["x-web", "y-web", "code"]
+    suffixed = [path + suffix for path, suffix in zip(paths, (".bin", ".idx", ""), strict=True)]
+    assert in_place.datasets_in_place((suffixed, None), str(tmp_path / "c"))["datasets"] == whole
     for blend, message in (
-        (([paths[0], paths[0]], [1, 2]), "found twice, expected each path once"),
+        (([paths[0], paths[0]], None), "found twice, expected each path once; .* weights of one path are added"),
         ((["s3://bucket/web"], None), "found a URL, expected files on a disk"),
         (([str(tmp_path / "nothing")], None), "found nothing there, expected a folder of token files"),
         (([str(tmp_path / "x/text")], None), "found neither PREFIX.bin with PREFIX.idx .* --kind .* adopt"),

@@ -106,7 +106,7 @@ def test_states_of_checkpoints(folder: Path) -> None:
     later = [{"start": 32, "weights": {"code": 0.5, "web": 0.5}}]
     ahead = data_of(write_config(folder / "other.yaml", phases=later), rules, consumed=32, saved=state)
     assert [phase.start for phase in ahead.spec.phases] == [0, 32]
-    with raises(ResumeError, "seq_len", "at 32 consumed samples"):
+    with raises(ResumeError, "--seq-length", "at 32 consumed samples"):
         data_of(config, dataset_config(32), consumed=32, saved=state)
     with raises(ConfigError, "seq_len", "64"):
         data_of(write_config(folder / "other.yaml", seq_len=64), rules)

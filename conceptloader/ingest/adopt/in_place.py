@@ -22,7 +22,8 @@ Blend = tuple[Sequence[str], Sequence[float] | None]
 def datasets_in_place(blend: Blend, cache: str | None, names: Sequence[str] | None = None) -> dict[str, Any]:
     """The keys `datasets` and `allowed_roots` of a configuration that reads these files where they are.
 
-    A dataset is named by the end of its path that no other has, and each is drawn by its weight, none if that is 0.
+    A dataset is named by the end of its path that no other has, and each is drawn by its weight, none if that is 0;
+    weights of one path are added.
     cache: directory for the tables of documents; None for one next to each file, .conceptloader. What lies there is
     used again as long as its files keep size and content, of which samples are read where a time of modification is
     new, and whole indexes; ranks that come at the same time wait for one of them. names: paths of which
@@ -40,18 +41,21 @@ def datasets_in_place(blend: Blend, cache: str | None, names: Sequence[str] | No
                 "files on a disk",
                 "copy the files to a disk and run `conceptloader adopt`: docs/token-files.md",
             )
-    for path in [*paths, *named]:
-        if max(paths.count(path), named.count(path)) > 1:
-            raise ConfigError(path, "twice", "each path once", f"pass {path} once, with the sum of its weights")
+    given: dict[str, tuple[str, float | None]] = {}
+    for number, (name, path) in enumerate(zip(named, paths, strict=True)):
+        known, weight = given.get(name, (path, 0.0))
+        if name in given and (weights is None or known != path):
+            fix = f"pass {name} once, or with weights: the weights of one path are added"
+            raise ConfigError(name, "twice", "each path once", fix)
+        given[name] = path, None if weights is None else (weight or 0.0) + weights[number]
     datasets: dict[str, Any] = {}
     roots: set[str] = set()
-    for number, path in enumerate(paths):
-        weight = None if weights is None else weights[number]
+    for place, (path, weight) in given.items():
         if weight != 0:
-            name = _name(named[number], named)
+            name = _name(place, named)
             home = os.path.join(os.path.dirname(path), ".conceptloader") if cache is None else os.path.abspath(cache)
             found = {file: stat_file(file, "give the files of a corpus") for file in token_files(path)}
-            roots |= {os.path.dirname(place) for file in found for place in (file, os.path.realpath(file))}
+            roots |= {os.path.dirname(one) for file in found for one in (file, os.path.realpath(file))}
             datasets[name] = {"path": _adopted(path, home, name, found, roots), "weight": weight}
     return {"datasets": datasets, "allowed_roots": sorted(roots)}
 
@@ -66,7 +70,10 @@ def divided_documents(paths: Sequence[str]) -> tuple[str, int, int] | None:
 
 
 def _absolute(path: str) -> str:
-    return path if is_url(path) else os.path.abspath(path)
+    """The prefix of Megatron's files also where one of them is named."""
+    stem, suffix = os.path.splitext(path)
+    is_one = suffix in (".bin", ".idx") and os.path.exists(f"{stem}.idx")
+    return path if is_url(path) else os.path.abspath(stem if is_one else path)
 
 
 def _name(path: str, paths: Sequence[str]) -> str:

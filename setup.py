@@ -75,6 +75,7 @@ TEST = [
     *TRAINERS,
     *FAST,
     "megatron-core==0.16.1",
+    "boto3",  # its own reader of object stores, which ours is compared with
     "nanotron==0.4",
     "datatrove==0.10.1",
     "torchdata",

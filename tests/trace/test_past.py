@@ -305,7 +305,8 @@ def test_a_copy_with_other_tracks_is_what_the_last_launch_alone_may_have_read(li
     write_dataset(life.folder / "copy", documents, shards=2)
     life.config["datasets"]["web"]["path"] = "copy"
     run = open_run(life.configure(), life.folder / "log")
-    places = [Path(run.launched(start).blend.datasets["web"].path).name for start in RunLog(life.folder / "log").starts]
+    launches = run.launched(RunLog(life.folder / "log").starts)
+    places = [Path(launch.blend.datasets["web"].path).name for launch in launches]
     assert places == ["web", "copy"]
 
 

@@ -82,7 +82,7 @@ class SampleSource:
         """The batch of these samples. Raises ConfigError for an invalid index."""
         self._check()
         samples = [self.count_start + as_count(k, "sample index", 0) for k in indices]
-        self._stop = max(self._stop, *(k + 1 for k in samples), 0)
+        self._stop = max(self._stop, max(samples, default=-1) + 1)
         self.run.check_reads(self._stop)
         if self._watches:
             self._watch(samples)

@@ -78,6 +78,11 @@ class View:
         """What a sample is called."""
         return "document" if self.by_document else "pack" if self.packs is not None else "window"
 
+    @property
+    def drops(self) -> bool:
+        """Whether tokens behind the room of a sample are in none."""
+        return self.by_document or (self.packs is not None and self.packs.packing.overflow == "crop")
+
     def closed(self, numbers: Any) -> Any:
         """Whether a document, or each of many, is in a shard that is never read, its table too."""
         shards = np.searchsorted(self.dataset.manifest.shards.first_documents, self.start + numbers, side="right") - 1
@@ -217,8 +222,8 @@ class Blend(Shown):
         lengths = np.array([np.diff(view.dataset.document_range(first + k))[0] for k in chosen.tolist()])
         room = (self.config.seq_len or 0) + view.by_document
         longer = np.maximum(lengths - room, 0)
-        drops = view.by_document or (view.packs is not None and view.packs.packing.overflow == "crop")
-        return count, (longer > 0).sum() / max(1, count and len(lengths)), drops * longer.sum() / max(1, lengths.sum())
+        share = view.drops * longer.sum() / max(1, lengths.sum())
+        return count, (longer > 0).sum() / max(1, count and len(lengths)), share
 
     def look_ahead(self, consumed: int) -> None:
         """Warn of tokens in no sample, and look at the files of datasets that join later.
@@ -230,8 +235,7 @@ class Blend(Shown):
         Raises FormatError for a file of another size than its manifest says, ReadError for one that is not there.
         """
         for view in self.views:
-            lost = 0.0 if view is None or view.kind == "window" else self.cut(view)[2]
-            if view is not None and lost > MOST_UNREAD:
+            if view is not None and view.drops and (lost := self.cut(view)[2]) > MOST_UNREAD:
                 logger.warning("%s: %s", view.name, unread(lost))
         now_at = Skips(self.spec.skips).global_index(consumed)
         current = sum(phase.start <= now_at for phase in self.spec.phases) - 1

@@ -14,7 +14,8 @@ log = logging.getLogger(__name__)
 EXPECTED = ".jsonl, .csv or .tsv (or one of these with .gz or .zst), .parquet or .arrow"
 _LINES, _TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv"), (".parquet", ".parq", ".arrow")
 _COMPRESSED = {".gz": "gz", ".zst": "zst"}
-_FROM_HUB = tuple(f"*{end}" for end in (*_LINES, *_TABLES, *_COMPRESSED, ".md"))
+_SAYS = ("README.md", "state.json", "dataset_dict.json", "dataset_info.json")  # of files, how they belong together
+_FROM_HUB = tuple(f"*{end}" for end in (*_LINES, *_TABLES, *_COMPRESSED, *_SAYS) if end != ".json")
 
 # Of a table or another library's dataset, whose records are not simply those of its files: what writes them as such.
 _TABLE = "write the version that is meant as Parquet, such as COPY (SELECT * FROM delta_scan('DIR')) TO 'out.parquet'"

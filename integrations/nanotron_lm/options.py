@@ -194,22 +194,16 @@ def _from_nanoset(section: Mapping[str, Any], root: Mapping[str, Any], where: st
     folders, weights = section["dataset_folder"], section.get("dataset_weights")
     folders = [folders] if isinstance(folders, str) else list(folders)
     weights = [1] * len(folders) if weights is None or len(folders) == 1 else list(weights)
-    if len(weights) != len(folders):
-        raise ConfigError(
-            f"{where}.dataset_weights",
-            len(weights),
-            f"a weight for each of {len(folders)} folders",
-            f"set {where}.dataset_weights to {len(folders)} weights",
-        )
     read = section.get("dataset_read_path") or folders
     read = [read] if isinstance(read, str) else list(read)
-    if len(read) != len(folders):
-        raise ConfigError(
-            f"{where}.dataset_read_path",
-            len(read),
-            f"a folder for each of {len(folders)} in dataset_folder",
-            f"set {where}.dataset_read_path to {len(folders)} folders",
-        )
+    for key, given, one in (("dataset_weights", weights, "weight"), ("dataset_read_path", read, "folder")):
+        if len(given) != len(folders):
+            raise ConfigError(
+                f"{where}.{key}",
+                len(given),
+                f"a {one} for each of {len(folders)} folders",
+                f"set {where}.{key} to {len(folders)} {one}s",
+            )
     for folder, copy in zip(folders, read, strict=True):
         if missing := sorted(_token_files(folder) - _token_files(copy)):
             raise ConfigError(

@@ -80,7 +80,7 @@ class View:
 
     @property
     def drops(self) -> bool:
-        """Whether tokens behind the room of a sample are in none."""
+        """Whether tokens after the room of a sample are in none."""
         return self.by_document or (self.packs is not None and self.packs.packing.overflow == "crop")
 
     def closed(self, numbers: Any) -> Any:

@@ -1,6 +1,6 @@
-"""adopt, chunks and index beside the same bare work: numpy's and DuckDB's of the same files, with one thread.
+"""adopt and index beside the same bare work: numpy's and DuckDB's of the same files, with one thread.
 
-BULK=10 makes each ten times as large: chunks and spans 10^7 of 10^6 documents, which takes some ten minutes.
+BULK=10 makes each ten times as large: 10^7 documents or spans, which takes some minutes.
 """
 
 import os
@@ -20,21 +20,16 @@ import conceptloader as cl
 from conceptloader.format.write.track import BulkSpans
 from conceptloader.index.build import build_index
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.ingest.chunks.concepts import load_library
-from conceptloader.ingest.chunks.join import Documents, join_chunks
-from conceptloader.ingest.chunks.options import Chunks, ConceptTable
 
 BULK = int(os.environ.get("BULK", 1))
 DOCUMENTS, EACH = 100_000 * BULK, 10
 TOTAL = SHORT = DOCUMENTS * EACH
 folder = ROOT / f"bulk-{BULK}"
-tokens, documents, chunks, concepts, spans = (
-    folder / name for name in ("megatron", "documents.parquet", "chunks.parquet", "concepts.parquet", "ds")
-)
+tokens, rows, spans = folder / "megatron", folder / "spans.parquet", folder / "ds"
 
 
 def make() -> None:
-    """Tokens as Megatron has them; documents with 10 chunks, in another order; the same spans in a dataset."""
+    """Tokens as Megatron has them; 10 spans of each document in another order, and in a dataset."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     lengths = rng.integers(60, 600, DOCUMENTS)
@@ -47,20 +42,16 @@ def make() -> None:
         file.write(struct.pack("<9sQBQQ", b"MMIDIDX\x00\x00", 1, 8, SHORT, SHORT + 1))
         for column in (short.astype("<i4"), 2 * (np.cumsum(short) - short), np.arange(SHORT + 1)):
             column.tofile(file)
-    names = pa.array([f"document-{number:08d}" for number in range(DOCUMENTS)])
-    pieces = pa.ListArray.from_arrays(places.astype(np.int64).astype(np.int32), pa.array(ids))
-    pq.write_table(pa.table({"id": names, "tokens": pieces}), documents)
     start = (np.arange(EACH) * (lengths[:, None] // EACH)).reshape(-1)
     end = start + np.repeat(lengths // EACH, EACH)
     offsets = np.append(0, np.cumsum(rng.integers(1, 6, TOTAL))).astype(np.int32)
     labels = rng.integers(0, 1000, offsets[-1], np.uint32)
     order = rng.permutation(TOTAL)
     columns = {
-        "id": names.take(order // EACH), "start": start[order], "end": end[order],
+        "start": start[order], "end": end[order],
         "labels": pa.ListArray.from_arrays(offsets, labels).take(order),
     }  # fmt: skip
-    pq.write_table(pa.table(columns), chunks)
-    pq.write_table(pa.table({"key": np.arange(1000), "name": [f"concept {k}" for k in range(1000)]}), concepts)
+    pq.write_table(pa.table(columns), rows)
     options = cl.writing.BuildOptions(token_type="u2", tracks={"concepts": cl.writing.TrackOptions()})
     build = cl.writing.create_writer(spans, options, plan=[0])
     base = np.repeat(places[:-1], EACH)
@@ -83,25 +74,9 @@ def index_bare() -> None:
         xxhash.xxh3_128(Path(path).read_bytes()).digest()
 
 
-def join() -> None:
-    options = Chunks(
-        files=(str(chunks),), join="id", labels={"topic": "labels"}, start="start", end="end",
-        concepts=ConceptTable(path=str(concepts), key="key"),
-    )  # fmt: skip
-    library = load_library(options.concepts, ["topic"])
-    join_chunks(Documents(files=[str(documents)], content="tokens", tokens=True), options, library, fresh("joined"))
-
-
 def copy(query: str) -> None:
     with duckdb.connect(config={"threads": 1, "preserve_insertion_order": False}) as opened:
         opened.execute(f"COPY ({query}) TO '{folder / 'bare.parquet'}' (FORMAT parquet, COMPRESSION zstd)")
-
-
-def join_bare() -> None:
-    """The spans of each document, at it."""
-    pieces = f"""SELECT id, list({{"start": start, "end": "end", "labels": labels}} ORDER BY start) AS spans
-        FROM read_parquet('{chunks}') GROUP BY id"""
-    copy(f"SELECT d.*, spans FROM read_parquet('{documents}') d LEFT JOIN ({pieces}) USING (id) ORDER BY id")
 
 
 def find() -> None:
@@ -110,7 +85,7 @@ def find() -> None:
 
 def find_bare() -> None:
     copy(
-        f"""SELECT unnest(labels) AS concept, start, "end" - start AS length FROM read_parquet('{chunks}')
+        f"""SELECT unnest(labels) AS concept, start, "end" - start AS length FROM read_parquet('{rows}')
         ORDER BY concept, start"""
     )
 
@@ -126,13 +101,6 @@ if __name__ == "__main__":
             Contender("numpy: index, sum, write, checksums", index_bare, SHORT),
         ],
         unit="ns/document",
-    )
-    report.race(
-        f"chunks: {TOTAL:,} chunks of {DOCUMENTS:,} documents, joined",
-        [Contender(US, join, TOTAL), Contender("duckdb: join, group, sort, copy", join_bare, TOTAL)],
-        unit="us/chunk",
-        scale=1e6,
-        repeats=3,
     )
     report.race(
         f"index: {TOTAL:,} spans",

@@ -11,7 +11,6 @@ from conceptloader.cli.arguments import track_file
 from conceptloader.errors import ConfigError
 
 INPUTS = "inputs"
-_PATHS = "files", "path"  # keys of options that are an object
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -62,9 +61,6 @@ def with_recipe(given: Sequence[str], parser: argparse.ArgumentParser) -> list[s
 
 def _beside(file: str, path: Any) -> Any:
     """Paths that stand in a recipe, as seen from there; what names no file stays as it is."""
-    if isinstance(path, dict):  # of options that are an object
-        paths = {key: _beside(file, one) for key, one in path.items() if key in _PATHS or isinstance(one, dict)}
-        return {**path, **paths}
     if isinstance(path, list):
         return [_beside(file, one) for one in path]
     if not isinstance(path, str) or path == "bytes" or path.startswith("hub:") or "://" in path:
@@ -112,7 +108,7 @@ def _option(command: argparse.ArgumentParser, file: str, key: object, value: Any
         nested = [one for one in value.values() if isinstance(one, (list, dict))]  # which is refused below
         value = nested or [f"{name}{separator}{item}" for name, item in value.items()]
     if isinstance(value, dict) and not many:
-        value = _json(path, _beside(file, value))  # for options that are an object; others reject it
+        value = _json(path, value)  # for options that are an object; others reject it
     if isinstance(value, list) and not many:
         raise ConfigError(path, repr(value), "a single value", f"write {path} without brackets")
     for item in value if isinstance(value, list) else [value]:

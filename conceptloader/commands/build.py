@@ -35,8 +35,7 @@ or a row of Parquet, CSV or Arrow. start and end are in characters (Unicode code
   {"id": "a2", "tokens": [5, 7, 9],  "spans": [{"start": 0, "end": 2, "concepts": [17]}]}
 
 A column spans_<track> becomes another track of concepts; metadata (an object) becomes a track of document metadata.
-With --chat, records are conversations (docs/datasets.md). --recipe reads options from a YAML file; annotations in
-separate files are configured there (chunks, docs/annotations.md).
+With --chat, records are conversations (docs/datasets.md). --recipe reads options from a YAML file.
 
   conceptloader build --recipe build.yaml    # `conceptloader init corpus.parquet --out build.yaml` writes one
   conceptloader build corpus/ --out data/corpus --tokenizer tokenizer.json --vocabulary concepts.txt
@@ -62,7 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     meaning = "spans of this track have `scores`, one per concept; store them as f2 or f4"
     add_pairs(group, "--scores", "TRACK=TYPE", meaning, ", such as concepts=f2")
     building.add_concept_rules(group)
-    building.add_chunks(group)
 
     group = parser.add_argument_group("columns (default: detected in the first records)").add_argument
     meaning = "name of text, tokens, id, metadata, spans[_TRACK]; in spans of start, end, concepts, scores or surface"
@@ -99,11 +97,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.tokenizer is not None:  # once for all who read it
         arguments.tokenizer = fetched(arguments.tokenizer, "model", TOKENIZER_FILES)
     rules = _chat_rules(arguments)
-    if arguments.chunks is not None:
-        names = "vocabulary", "scores", "track", "field", "number", "ignored", "dry_run"
-        refuse_beside("chunks", arguments, *names)
-        code: int = building.with_chunks().build(arguments, output)
-        return code
     sources = find_sources(arguments.inputs)
     if rules:
         columns = Columns(ignored=arguments.ignored)
@@ -152,7 +145,7 @@ def _chat_rules(arguments: argparse.Namespace) -> ChatRules | None:
         return None
     if arguments.tokenizer is None:
         raise ConfigError("build", "--chat without --tokenizer", "the tokenizer of the model", "add --tokenizer")
-    names = "chunks", "column", "track", "metadata_column", "field", "number"
+    names = "column", "track", "metadata_column", "field", "number"
     refuse_beside("--chat", arguments, *names)
     return load_rules(
         arguments.tokenizer,

@@ -2,7 +2,7 @@
 
 Documents are modules of the standard library, their docstrings or their sources; chunks are paragraphs of these, with
 four kinds of concepts that simple rules find in them. The files have the folders, columns and types of the public
-corpus, so that build.yaml builds a dataset of either.
+corpus, so that convert.py makes a dataset of either.
 """
 
 import ast

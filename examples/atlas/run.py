@@ -2,20 +2,20 @@
 
     python examples/atlas/run.py atlas-output
 
-Needs `pip install '/path/to/the/checkout[torch,chunks]' tokenizers`. Prints how well the model finds concepts in
+Needs `pip install '/path/to/the/checkout[torch,ingest]'`. Prints how well the model finds concepts in
 documents that it never saw: the average precision of each, beside its base rate, which is that of guessing.
 """
 
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import corpus
+from convert import convert
 
 HERE = Path(__file__).resolve().parent
 
@@ -28,11 +28,8 @@ def main() -> None:
     args = parser.parse_args()
     args.folder.mkdir(parents=True)
     print(corpus.write(args.folder / "atlas", args.modules))
-    recipe = shutil.copy(HERE / "build.yaml", args.folder / "atlas")
-    command = [sys.executable, "-m", "conceptloader", "build", "--recipe", str(recipe)]
     corpus.train_tokenizer(args.folder / "atlas/fineweb-atlas-documents", args.folder / "tokenizer.json")
-    command += ["--out", str(args.folder / "dataset"), "--tokenizer", str(args.folder / "tokenizer.json")]
-    subprocess.run(command, check=True)
+    print(convert(args.folder / "atlas", args.folder / "dataset", str(args.folder / "tokenizer.json")))
     if train(args.folder, args.steps, "--die-at", str(args.steps * 2 // 3)) == 0:
         raise SystemExit("the training was to be killed, and was not")
     print("killed; started again")

@@ -1,7 +1,7 @@
 """Building datasets with datatrove's executors, on one machine or a cluster: one shard per task.
 
 `ConceptStreamWriter` is the last step of a pipeline; `ConceptStreamFinalize` completes the dataset in a pipeline of one
-task that depends on it. `ChunkedBuild` has the stages for documents whose chunks are in other files.
+task that depends on it.
 `ConceptIndexWriter` and `ConceptIndexJoin` do the same for its concept index. This package is not called datatrove,
 so that neither shadows the other.
 
@@ -11,7 +11,6 @@ Open writer.py first.
 from conceptloader.base.packages import public
 
 _NAMES = {
-    "chunks": "ChunkedBuild",
     "index": "ConceptIndexJoin ConceptIndexWriter",
     "writer": "ConceptStreamFinalize ConceptStreamWriter",
 }

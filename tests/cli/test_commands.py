@@ -117,8 +117,7 @@ def test_a_recipe_says_what_the_command_line_would(
     [
         ("tokeniser: bytes", "r.yaml: tokeniser: found an unknown option 'tokeniser'"),
         ("shard_input_bytes: 5", "did you mean shard-input-bytes?"),
-        ("chunks: [a]", "r.yaml: chunks: found ['a'], expected a single value"),
-        ("chunks: {files: [a], join: 2024-05-01}", "r.yaml: chunks: found Object of type date"),
+        ("template-variable: {day: [2024-05-01]}", "r.yaml: template-variable: found Object of type date"),
         ("recipe: r.yaml", "unknown option 'recipe'"),
         ("no-eos: 1", "r.yaml: no-eos: found 1, expected true or false"),
         ("workers: [1, 2]", "r.yaml: workers: found [1, 2], expected a single value"),

@@ -1,15 +1,12 @@
 """Paths in a recipe are relative to it, whoever runs it from wherever; those of the command line are not."""
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
 import conceptloader as cl
 from conceptloader.cli import main
-from tests.corpora.chunked import make
 from tests.corpora.records import write_rows
 
 
@@ -51,15 +48,3 @@ def test_what_init_writes(folder: Path) -> None:
     words = ["../recipes/data/in", "--recipe", "../recipes/annotate.yaml", "--span-unit", "character"]
     assert main(["annotate", *words]) == 0
     assert cl.open_dataset(folder / "data" / "in-concepts2").num_documents == 1
-
-
-def test_chunks(folder: Path) -> None:
-    corpus = make(folder, np.random.default_rng(7)).write(1)
-    corpus.recipe("chunks.yaml")
-    recipe = json.loads((folder / "chunks.yaml").read_text())
-    recipe["chunks"] |= {"files": ["chunks0.parquet"]}
-    recipe["chunks"]["concepts"]["path"] = "concepts.parquet"
-    recipe |= {"inputs": ["documents0.parquet"], "out": "out", "tokenizer": "bytes", "column": {"text": "body"}}
-    (folder / "chunks.yaml").write_text(json.dumps(recipe))
-    assert main(["build", "--recipe", "../recipes/chunks.yaml", "--workers", "1", "--quiet"]) == 0
-    assert cl.open_dataset(folder / "out").num_documents == 40

@@ -33,7 +33,7 @@ def test_it_learns_concepts_through_a_kill(checkout: Path, tmp_path: Path) -> No
 
     shown = run("examples/atlas/run.py", str(folder), "--steps", str(STEPS), "--modules", str(MODULES))
     assert "killed; started again" in shown
-    assert "have status 'too_long': not annotated" in shown
+    assert "'of status too_long':" in shown
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "examples/atlas/train.py")
     run(*launcher, str(folder), "--steps", str(STEPS), "--into", "whole")
     found, whole = (json.loads((folder / name / "metrics.json").read_text()) for name in ("run", "whole"))

@@ -34,8 +34,8 @@ def test_the_extras_that_are_named_can_be_installed() -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("DuckDB (extra `chunks`)", {"chunks"}),
-        ("pip install './conceptloader[torch,chunks]'", {"torch", "chunks"}),
+        ("gigatoken (extra `fast`)", {"fast"}),
+        ("pip install './conceptloader[torch,ingest]'", {"torch", "ingest"}),
         ("an object, `extra`", set()),
     ],
 )

@@ -1,4 +1,4 @@
-"""What offsets of spans count, and the check by a span's own text: JSON, parquet, annotations, chunks, tokens."""
+"""What offsets of spans count, and the check by a span's own text: JSON, parquet, annotations, tokens."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -18,10 +18,8 @@ from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.writing import SpanAlignment
-from tests.corpora.chunked import make
 from tests.corpora.records import write_rows
 from tests.corpora.tokenizers import byte_level
-from tests.ingest.test_import import found, wanted
 
 COUNT: dict[str, Callable[[str], int]] = {
     "character": len,
@@ -221,30 +219,6 @@ def test_annotations_count_what_the_build_counted(tmp_path: Path) -> None:
     assert texts(attach(tmp_path, text, ignored=["text"]), "more") == ["red"]
     with raises(InputError, "rows.jsonl", "1 of 1 spans with another text"):
         attach(tmp_path, text, "byte", ignored=["text"])
-
-
-@pytest.mark.parametrize("lists", [True, False])
-@pytest.mark.parametrize("unit", COUNT)
-def test_chunks_of_every_unit(unit: str, lists: bool, tmp_path: Path) -> None:
-    corpus = make(tmp_path, np.random.default_rng(7))
-    bodies = {row["doc"]: row["body"] for row in corpus.documents}
-    for row in corpus.documents:
-        row["starts"] = [COUNT[unit](row["body"][:at]) for at in row["starts"]]
-    for row in corpus.chunks:
-        row["start"], row["end"] = (COUNT[unit](bodies[row["doc"]][: row[name]]) for name in ("start", "end"))
-    corpus.write(2)
-    arguments = ["build", *corpus.files("documents"), "--tokenizer", "bytes", "--column", "text=body", "--workers", "1"]
-    own = {} if lists else {"starts": None, "number": None, "start": "start", "end": "end"}
-    arguments += corpus.recipe(**own, text="text")
-    assert main([*arguments, "--out", str(tmp_path / "out"), "--span-unit", unit]) == 0
-    spans = {doc: [(a, b, {key for _, key in keys}) for a, b, keys in some] for doc, some in wanted(corpus).items()}
-    assert {doc: [(a, b, {k for _, k in keys}) for a, b, keys in some] for doc, some in read(tmp_path)} == spans
-    other = next(name for name in COUNT if name != unit)
-    assert main([*arguments, "--out", str(tmp_path / "other"), "--span-unit", other]) == 1
-
-
-def read(path: Path) -> Any:
-    return found(path / "out").items()
 
 
 def test_an_example_of_a_lost_span_is_cut_by_the_unit(tmp_path: Path) -> None:

@@ -94,7 +94,6 @@ ELSEWHERE = {
     "ingest/records/names": "cli/test_init_recipe.py ingest/test_changed_inputs.py",
     "ingest/build/room": "ingest/test_room.py",
     "ingest/build/trial": "cli/test_init_recipe.py ingest/test_room.py",
-    "ingest/chunks": "ingest/test_chunks.py ingest/test_import.py",
     "columns": "columns",
     "kernels": "kernels batch/test_engine.py batch/test_ids.py batch/test_scores.py "
     "batch/test_files.py batch/test_passes.py",

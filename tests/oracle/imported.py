@@ -1,4 +1,4 @@
-"""Random datasets that are made of other files: adopted, annotated, joined of chunks, built of pages, conversations."""
+"""Random datasets that are made of other files: adopted, annotated, built of pages, conversations."""
 
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,11 @@ from conceptloader.cli import main
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.ingest.annotate.annotate import annotate
 from conceptloader.ingest.annotate.options import AnnotateOptions
-from tests.corpora import chunked
 from tests.corpora.records import write_rows
 from tests.corpora.token_files import write_datatrove, write_megatron
 from tests.oracle.corpora import CONCEPTS, EOS, TOKENIZER, VOCAB, Types, random_spans
 
-IMPORTED = ("adopted", "annotated", "chunked", "built")
+IMPORTED = ("adopted", "annotated", "built")
 CHATS = ("chats",)
 NAMES = [f"concept-{k}" for k in range(CONCEPTS)]
 TEMPLATE = (
@@ -53,15 +52,11 @@ def write_imported(folder: Path, seed: int) -> None:
     write_rows(folder / "chats.jsonl", [{"id": f"c{k}", "messages": talk(rng)} for k in range(20)])
     (folder / "chat.jinja").write_text(TEMPLATE)
     run("chats.jsonl", folder, "chats", "--chat", "--chat-template", str(folder / "chat.jinja"))
-    corpus = chunked.make(folder / "chunks", rng, documents=24).write()
-    text = ["--column", "text=body", "--metadata-column", "source", *corpus.recipe()]
-    run(corpus.files("documents"), folder, "chunked", *text)
 
 
-def run(inputs: str | list[str], folder: Path, out: str, *options: str) -> None:
-    files = [str(folder / inputs)] if isinstance(inputs, str) else inputs
-    command = ["build", *files, "--out", str(folder / out), "--tokenizer", "bytes", "--workers", "1", "--quiet"]
-    assert main([*command, *options]) == 0
+def run(inputs: str, folder: Path, out: str, *options: str) -> None:
+    command = ["build", str(folder / inputs), "--out", str(folder / out), "--tokenizer", "bytes"]
+    assert main([*command, "--workers", "1", "--quiet", *options]) == 0
 
 
 def words(rng: np.random.Generator, most: int) -> list[str]:

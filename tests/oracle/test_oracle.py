@@ -159,7 +159,6 @@ def add_outputs(draw: st.DrawFn, config: dict[str, Any], paths: dict[str, str]) 
     outputs["position_ids"] = draw(st.sampled_from(["window", "document", "off"]))
     outputs["mask_document_boundaries"] = draw(st.booleans())
     outputs["shared_labels"] = not packed and draw(st.booleans())
-    has = set(paths.values())
     known = [read(Path(entry["path"])) for entry in config["datasets"].values()]
     if not any("loss_mask" in data.fields for data in known) and not packed and not config["exclude"]:
         needed = outputs["mask_document_boundaries"] or not outputs["loss_on_eos"]
@@ -174,7 +173,7 @@ def add_outputs(draw: st.DrawFn, config: dict[str, Any], paths: dict[str, str]) 
         )
         of_concepts = {"name": draw(st.sampled_from(TRACKS[:2])), "missing": 4, "outside": 1, "concepts": named}
         of_concepts |= {"inside": draw(st.sampled_from([0, 0.5]))} if draw(st.booleans()) else {}
-        weights = [of_field, *[of_concepts] * ("chunked" not in has), *[of_track] * (numbers <= {"f2", "f4"})]
+        weights = [of_field, of_concepts, *[of_track] * (numbers <= {"f2", "f4"})]
         there = {name for data in known for name in (*data.fields, *data.spans)}
         weights = [one for one in weights if one["name"] in there]
         several = [draw(st.lists(st.sampled_from(weights), max_size=3))] if weights else []

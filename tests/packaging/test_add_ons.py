@@ -15,7 +15,7 @@ GONE = {
     "metrics": "", "mixing": "", "remote": "",
     "viewer": "", "subset": "subset", "index": "index",
     "columns": "column", "trace": "trace locate exposure subset column", "ingest/adopt": "adopt",
-    "ingest/annotate": "annotate", "ingest/chunks": "", "integrations": "",
+    "ingest/annotate": "annotate", "integrations": "",
 }  # fmt: skip
 WITHOUT = """
 import contextlib, importlib.util, io, itertools, json
@@ -90,11 +90,6 @@ for key in keys:
     given = {"odm": {}} if key == "mixing" else True
     asked = {section: {word: given}} if section else {word: given}
     refused(lambda: cl.batches({**config, **asked}, micro_batch_size=2), f"{key}:", name)
-if name.endswith("chunks"):
-    with open("chunks.yaml", "w") as file:
-        json.dump({"inputs": ["rows.jsonl"], "out": "new", "tokenizer": "bytes", "chunks": {}}, file)
-    code, text = said("build", "--recipe", "chunks.yaml")
-    assert code == 2 and name in text, text
 if name.endswith("annotate"):
     code, text = said("init", "data/rows", "rows.jsonl", "--out", "annotate.yaml")
     assert code == 2 and name in text, text

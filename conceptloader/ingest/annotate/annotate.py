@@ -120,7 +120,6 @@ def annotate(
             **options.to_json(),
             "unit": placing.unit,
             "loss": placing.losses.to_json().get(options.track),
-            **({"joined": options.joined} if options.joined else {}),
             **({"bad_rows": rows.bad} if rows.bad else {}),
         }
         annotated = {**manifest.extra.get("annotated", {}), options.track: done}

@@ -12,7 +12,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from conceptloader.base.packages import need_add_on
 from conceptloader.base.terminal import counted
 from conceptloader.cli.arguments import (
     SPAN_RULES,
@@ -22,7 +21,6 @@ from conceptloader.cli.arguments import (
     add_span_rules,
     chosen,
     eos_id,
-    json_object,
     positive,
     refuse_beside,
     size,
@@ -81,16 +79,6 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_bad_records(add: Add, what: str = "skip bad records, and list") -> None:
     add("--bad-records", metavar="FILE", help=f"{what} them in FILE")
-
-
-def add_chunks(add: Add) -> None:
-    meaning = "annotations in separate files, a row per chunk of a document (docs/annotations.md lists the keys)"
-    add("--chunks", type=json_object, metavar="MAPPING", help=f"in a recipe: {meaning}")
-
-
-def with_chunks() -> Any:
-    """What reads `chunks`, ingest/chunks/arguments.py, an add-on."""
-    return need_add_on("conceptloader.ingest.chunks.arguments", "chunks")
 
 
 def workers(arguments: argparse.Namespace) -> int:
@@ -176,7 +164,6 @@ class BadRecords:
     """Lists bad records in a file. Records that an interrupted build listed are not listed again."""
 
     def __init__(self, path: str) -> None:
-        self.path, self._listed = path, Counter[str]()
         try:
             self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - closed by `bad_records`
             self._file.seek(0)
@@ -197,7 +184,6 @@ class BadRecords:
                 fix="pass another FILE, or run `chmod u+w` on its folder",
             ) from error
         self._there = Counter(lines)
-        self._listed.update(json.loads(line)["problem"] for line in lines)
 
     def __call__(self, source: str, where: str, problem: str) -> None:
         line = json.dumps({"file": source, "where": where, "problem": problem}).encode() + b"\n"
@@ -205,18 +191,6 @@ class BadRecords:
             self._there[line] -= 1
         else:
             self._file.write(line)
-            self._listed[problem] += 1
-
-    def check_all(self, wrong: Mapping[str, int], dataset: str) -> None:
-        """Raise ConfigError if bad records are missing from the list. wrong: their number by problem."""
-        total, missing = sum(wrong.values()), sum((Counter(wrong) - self._listed).values())
-        if missing:
-            raise ConfigError(
-                f"--bad-records {self.path}",
-                f"{total - missing:,} of the {total:,} chunks without annotation",
-                f"all {total:,} chunks: {dataset} was already complete, and its join is removed",
-                "rebuild it (--overwrite) to list them, or omit this option",
-            )
 
     def close(self) -> None:
         self._file.close()

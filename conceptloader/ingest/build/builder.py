@@ -42,7 +42,6 @@ from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES
 from conceptloader.ingest.records.special_tokens import ERROR, RULES, TEXT
 from conceptloader.ingest.records.tokenizer import FileTokenizer, TextTokenizer
-from conceptloader.ingest.records.vocabulary import concept_parameters
 from conceptloader.storage.lock import build_lock
 
 log = logging.getLogger(__name__)
@@ -65,9 +64,8 @@ class IngestOptions(SpanAlignment):
     special_tokens: what text is that spells a special token, see `SpecialTokens`; None: text, unless most of the first
     documents begin or end with one.
     align, eos_span, ...: see `SpanAlignment`.
-    vocabularies: names of the concepts by track, index = id. groups, details: see TrackOptions, by track. scores: type
-    ("f2" or "f4") of the scores of concepts, by track. Ids of a track with any of these take 2 bytes where they fit.
-    joined: what the records were joined of, for the dataset to keep.
+    vocabularies: names of the concepts by track, index = id. scores: type ("f2" or "f4") of the scores of concepts, by
+    track, whose ids take 2 bytes where they fit.
     encoding: "auto", "dense" or "spans", for all tracks.
     shard_input_bytes: stored input bytes of a shard; None: about 64 shards of 64 MiB to 16 GiB.
     chat: how conversations are rendered, with CHAT_COLUMNS; None for documents.
@@ -83,10 +81,7 @@ class IngestOptions(SpanAlignment):
     eos_twice: bool = False
     special_tokens: str | None = None
     vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    groups: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)
-    details: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     scores: Mapping[str, str] = field(default_factory=dict)
-    joined: Mapping[str, Any] | None = None
     encoding: str = "auto"
     mode: str | None = None
     token_type: str | None = None
@@ -324,7 +319,6 @@ def format_options(options: IngestOptions) -> BuildOptions:
                 **({"special_tokens": ERROR} if options.spelled == ERROR else {}),
                 "columns": columns.to_json(),
                 **({} if options.chat is None else {"chat": options.chat.to_json()}),
-                **({"joined": options.joined} if options.joined else {}),
             }
         },
     )
@@ -343,13 +337,10 @@ def _dropped(options: IngestOptions) -> Iterator[str]:
 
 
 def _track(options: IngestOptions, track: str) -> TrackOptions:
-    names, groups = options.vocabularies.get(track), options.groups.get(track, ())
-    details, scores = options.details.get(track), options.scores.get(track)
-    more = groups or details is not None or scores is not None
-    parameters = concept_parameters(names, scores) if more else {}
-    return TrackOptions(
-        parameters=parameters, encoding=options.encoding, vocabulary=names, groups=groups, details=details
-    )
+    names, scores = options.vocabularies.get(track), options.scores.get(track)
+    ids = "u2" if names is not None and len(names) <= 1 << 16 else "u4"
+    parameters = {} if scores is None else {"ids": ids, "scores": scores}
+    return TrackOptions(parameters=parameters, encoding=options.encoding, vocabulary=names)
 
 
 def shard_job(sources: Sequence[Source], options: IngestOptions, *, skip_bad: bool) -> ShardJob:

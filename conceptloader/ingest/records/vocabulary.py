@@ -76,12 +76,6 @@ def load_vocabulary(path: str | os.PathLike[str]) -> list[str]:
     return list(names)
 
 
-def concept_parameters(names: Sequence[str] | None, scores: str | None) -> dict[str, str]:
-    """Parameters of the codec of a track with scores, groups or details: ids of 2 bytes where they fit."""
-    ids = "u2" if names is not None and len(names) <= 1 << 16 else "u4"
-    return {"ids": ids} if scores is None else {"ids": ids, "scores": scores}
-
-
 class Concepts:
     """Concepts of one track.
 

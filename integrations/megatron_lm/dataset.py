@@ -127,62 +127,49 @@ def stock_fields(rules: SampleRules) -> tuple[Field, ...]:
     return tuple(fields)
 
 
-def make_sample(
-    tokens: Ints, labels: Ints, loss_mask: npt.NDArray[np.float32], starts: Ints, pieces: Ints, rules: SampleRules
+def make_batch(
+    tokens: Ints, labels: Ints, loss_mask: npt.NDArray[np.float32], boundaries: Ints, rules: SampleRules
 ) -> Sample:
-    """A sample of S = rules.seq_length tokens.
+    """A micro batch of B samples of S = rules.seq_length tokens.
 
     Args:
-        tokens: int64[S], inputs.
-        labels: int64[S]; label j is the target after token j.
-        loss_mask: float32[S], with --eod-mask-loss already applied.
-        starts: positions in (0, S) where a document starts, ascending: for the resets.
-        pieces: positions in (0, S) where --dataloader-inter-document-masking starts a new sequence, ascending.
+        tokens: int64[B, S], inputs.
+        labels: int64[B, S]; label j is the target after token j.
+        loss_mask: float32[B, S], with --eod-mask-loss already applied.
+        boundaries: ascending positions among the B * S inputs where a document, or with
+            --dataloader-inter-document-masking a sequence, starts; those of samples may be among them or not.
         rules: what the trainer's arguments ask for.
 
     Returns:
-        tokens, labels, position_ids int64[S] and loss_mask float32[S]; with inter_document_masking also cu_seqlens
-        int32[S + 1] (padded with S) and max_seqlen int32[]; else, if asked for, attention_mask bool[1, S, S], True
-        where attention is forbidden.
+        tokens, labels, position_ids int64[B, S] and loss_mask float32[B, S]; with inter_document_masking also
+        cu_seqlens int32[B, S + 1] (padded with S) and max_seqlen int32[B]; else, if asked for, attention_mask
+        bool[B, 1, S, S], True where attention is forbidden.
     """
-    length = rules.seq_length
-    loss_mask = np.where(labels == rules.pad, np.float32(0), loss_mask)
-    tokens = np.where(tokens == rules.pad, 0, tokens)  # a padding id may lie outside the embedding
-    labels = np.where(labels == rules.pad, 0, labels)
-    resets = pieces if rules.inter_document_masking else starts if rules.reset_position_ids else starts[:0]
-    sample = {
-        "tokens": torch.from_numpy(tokens),
-        "labels": torch.from_numpy(labels),
-        "loss_mask": torch.from_numpy(loss_mask),
-        "position_ids": torch.from_numpy(positions_since(resets, length)),
+    size, length = tokens.shape
+    row, place = np.divmod(boundaries[boundaries % length > 0], length)
+    origin = np.zeros((size, length), np.int64)
+    if rules.inter_document_masking or rules.reset_position_ids:
+        origin[row, place] = place
+    arrays = {
+        "tokens": np.where(tokens == rules.pad, 0, tokens),  # a padding id may lie outside the embedding
+        "labels": np.where(labels == rules.pad, 0, labels),
+        "loss_mask": np.where(labels == rules.pad, np.float32(0), loss_mask),
+        "position_ids": np.arange(length) - np.maximum.accumulate(origin, axis=1),
     }
     if rules.inter_document_masking:
-        borders = np.concatenate(([0], pieces, [length]))
-        cu_seqlens = np.full(length + 1, length, np.int32)
-        cu_seqlens[: len(borders)] = borders
-        sample["cu_seqlens"] = torch.from_numpy(cu_seqlens)
-        sample["max_seqlen"] = torch.tensor(int(np.diff(borders).max()), dtype=torch.int32)
-    elif rules.create_attention_mask:
-        sample["attention_mask"] = forbidden_attention(starts if rules.reset_attention_mask else starts[:0], length)
-    return sample
-
-
-def positions_since(starts: Ints, length: int) -> Ints:
-    """int64[length]: the distance of each position from the last start at or before it (0 is always one)."""
-    origin = np.zeros(length, np.int64)
-    origin[starts] = starts
-    return np.arange(length) - np.maximum.accumulate(origin)
-
-
-def forbidden_attention(starts: Ints, length: int) -> torch.Tensor:
-    """bool[1, length, length]: True where query row must not see key column (the future, or another document)."""
-    mask = torch.ones((length, length), dtype=torch.bool).triu_(1)
-    if len(starts):
-        document = torch.zeros(length, dtype=torch.int32)
-        document[torch.from_numpy(starts)] = 1
-        document = document.cumsum(0, dtype=torch.int32)
-        mask |= document[:, None] != document[None, :]
-    return mask.unsqueeze(0)
+        arrays["cu_seqlens"] = np.full((size, length + 1), length, np.int32)
+        arrays["cu_seqlens"][:, 0] = 0
+        arrays["cu_seqlens"][row, np.arange(1, len(row) + 1) - np.searchsorted(row, row)] = place
+        arrays["max_seqlen"] = np.diff(arrays["cu_seqlens"]).max(1)
+    batch = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    if rules.create_attention_mask and not rules.inter_document_masking:
+        mask = torch.ones((length, length), dtype=torch.bool).triu_(1)
+        document = torch.zeros((size, length), dtype=torch.int32)
+        if rules.reset_attention_mask:
+            document[torch.from_numpy(row), torch.from_numpy(place)] = 1
+        document = document.cumsum(1, dtype=torch.int32)
+        batch["attention_mask"] = (mask | (document[:, :, None] != document[:, None, :]))[:, None]
+    return batch
 
 
 class Reader(Protocol):
@@ -252,46 +239,61 @@ class ConceptDataset(MegatronDataset):  # type: ignore[misc]
     def __getitem__(self, index: int | None) -> Sample:
         """Sample `index`, counted from `first`. None gives sample 0 without loss, for the padding of a batch."""
         if index is None:
-            sample = self.__getitems__([0])[0]
+            sample: Sample = self.__getitems__([0])[0]
             return {**sample, "loss_mask": torch.zeros_like(sample["loss_mask"])} if self.tokens else sample
-        return self.__getitems__([index])[0]
+        alone: Sample = self.__getitems__([index])[0]
+        return alone
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+    def __getitems__(self, indices: Sequence[int]) -> "Samples":
         """The samples of a micro batch, read together."""
         for index in indices:
             if not 0 <= index < len(self):
                 raise IndexError(f"sample {index}: expected 0 <= index < {len(self)}")
-        batch = self.dataset.read((np.array(indices, np.uint64) + np.uint64(self.first)) % np.uint64(self.period))
-        return [self._sample(batch, row, index + self.first) for row, index in enumerate(indices)]
-
-    def _sample(self, batch: Batch, row: int, number: int) -> Sample:
-        sample: Sample = {}
+        samples = np.array(indices, np.uint64) + np.uint64(self.first)
+        batch = self.dataset.read(samples % np.uint64(self.period))
+        made: Sample = {}
         if self.tokens:
-            starts = inner_borders(batch.get("cu_seqlens"), row, self.rules.seq_length)
-            pieces = inner_borders(batch["pieces"], row, self.rules.seq_length) if "pieces" in batch else starts
-            tokens, labels, loss_mask = (batch[name][row] for name in ("input_ids", "labels", "loss_mask"))
-            parts = 2 * parallel_state.get_context_parallel_world_size()
-            if self.rules.by_document and parts > 2 and (starts % parts).any():
-                raise ConfigError(
-                    "--sft",
-                    f"documents of other lengths, in sample {number}",
-                    f"multiples of {parts}, twice the context parallel size",
-                    f"build the dataset with --chat and --pad-to-multiple-of {parts}",
-                )
-            sample = make_sample(tokens, labels, loss_mask, starts, pieces, self.rules)
+            starts = np.asarray(batch.get("cu_seqlens", ()), np.int64)
+            self._check_documents(samples, starts)
+            pieces = batch.get("pieces", starts) if self.rules.inter_document_masking else starts
+            made = make_batch(
+                batch["input_ids"], batch["labels"], batch["loss_mask"], np.asarray(pieces, np.int64), self.rules
+            )
         for field in self.fields:
-            sample[field.name] = as_tensor(np.asarray(batch[field.name][row])).to(field.dtype)
+            made[field.name] = as_tensor(np.asarray(batch[field.name])).to(field.dtype)
         if "dataset_id" in batch:
-            sample["dataset_id"] = torch.tensor(int(batch["dataset_id"][row]), dtype=torch.int16)
-        return sample
+            made["dataset_id"] = as_tensor(batch["dataset_id"]).to(torch.int16)
+        return Samples(made, len(indices))
+
+    def _check_documents(self, samples: npt.NDArray[np.uint64], starts: Ints) -> None:
+        parts, length = 2 * parallel_state.get_context_parallel_world_size(), self.rules.seq_length
+        odd = starts[starts % length % parts > 0] if self.rules.by_document and parts > 2 else ()
+        for number in (samples[at // length] for at in odd):
+            raise ConfigError(
+                "--sft",
+                f"documents of other lengths, in sample {number}",
+                f"multiples of {parts}, twice the context parallel size",
+                f"build the dataset with --chat and --pad-to-multiple-of {parts}",
+            )
 
 
-def inner_borders(cu_seqlens: npt.NDArray[np.int32] | None, row: int, length: int) -> Ints:
-    """Positions in (0, length) at which a sequence of sample `row` starts, from the boundaries in the flat batch."""
-    if cu_seqlens is None:
-        return np.empty(0, np.int64)
-    borders = cu_seqlens.astype(np.int64) - row * length
-    return borders[(borders > 0) & (borders < length)]
+class Samples(Sequence[Sample]):
+    """The samples of a micro batch, also as one: `stacked` has their tensors [B, ...] as they were read."""
+
+    def __init__(self, stacked: Sample, size: int) -> None:
+        self.stacked, self._size = stacked, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, row: Any) -> Any:
+        """The sample of a row."""
+        return {name: tensor[row] for name, tensor in self.stacked.items()}
+
+    @staticmethod
+    def stack(samples: Any) -> Sample:
+        """collate_fn of a DataLoader over a ConceptDataset."""
+        return samples.stacked  # type: ignore[no-any-return]
 
 
 def data_loader(dataset: ConceptDataset, micro_batch_size: int, consumed: int, num_workers: int) -> DataLoader[Any]:
@@ -301,6 +303,7 @@ def data_loader(dataset: ConceptDataset, micro_batch_size: int, consumed: int, n
     return DataLoader(
         dataset,
         batch_sampler=MicroBatches(partition, parallel_state.get_data_parallel_rank(), consumed, len(dataset)),
+        collate_fn=Samples.stack,
         num_workers=num_workers,
         pin_memory=torch.cuda.is_available(),
         persistent_workers=num_workers > 0,

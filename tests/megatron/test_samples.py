@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from megatron.core.datasets.gpt_dataset import GPTDataset, _get_ltor_masks_and_position_ids
 
-from conceptloader.integrations.megatron_lm.dataset import Ints, Sample, SampleRules, make_sample
+from conceptloader.integrations.megatron_lm.dataset import Ints, Sample, SampleRules, make_batch
 from conceptloader.integrations.megatron_lm.takeover import MappingBuilder
 from tests.corpora.token_files import EOD, random_corpus
 from tests.megatron.stock import assert_equal_samples, build_stock, dataset_config
@@ -24,8 +24,9 @@ def sample_of(window: Ints, pieces: Ints, rules: SampleRules) -> Sample:
     """A sample whose documents end at EOD."""
     ends = window[:-1] == EOD
     loss_mask = np.where(ends & rules.eod_mask_loss, np.float32(0), np.float32(1))
-    starts = np.flatnonzero(ends[:-1]) + 1
-    return make_sample(window[:-1], window[1:], loss_mask, starts, pieces, rules)
+    borders = pieces if rules.inter_document_masking else np.flatnonzero(ends) + 1
+    batch = make_batch(window[None, :-1], window[None, 1:], loss_mask[None], borders, rules)
+    return {name: tensor[0] for name, tensor in batch.items()}
 
 
 def pieces_of(lengths: list[int], length: int) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -31,7 +31,7 @@ def get_batch(data_iterator: Any, vp_stage: Any) -> Any:
 names: dict[str, Any] = {"get_batch": get_batch, "loss_func": stock.loss_func}
 names["get_attr_wrapped_model"] = get_attr_wrapped_model
 for block in blocks:
-    if "nanotron" not in block:
+    if "nanotron" not in block and "transformers" not in block:
         exec(compile(block, "docs/distillation.md", "exec"), names)
 of_page = names["kd_losses"]
 

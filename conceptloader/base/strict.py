@@ -11,7 +11,7 @@ import difflib
 import math
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -19,6 +19,8 @@ from conceptloader.base.checks import MAX_COUNT
 from conceptloader.errors import ConceptloaderError, ConfigError
 
 T = TypeVar("T")
+Converter = Callable[[Any, str], Any]
+"""Of plain data and the path of its key, for errors, makes the value."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Reads:
     read: of plain data and the path of its key, for errors, makes one. text: what is expected.
     """
 
-    read: Callable[[Any, str], Any]
+    read: Converter
     text: str
 
 
@@ -61,9 +63,8 @@ class Section:
 
     def __post_init__(self) -> None:
         section: Any = type(self)  # hashable, which mypy does not see
-        hints = _hints(section)
-        for f in dataclasses.fields(self):  # type: ignore[arg-type]
-            object.__setattr__(self, f.name, convert(getattr(self, f.name), hints[f.name], f.name))
+        for name, convert in _converters(section).items():
+            object.__setattr__(self, name, convert(getattr(self, name), name))
 
 
 class Saved:
@@ -71,8 +72,10 @@ class Saved:
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
-    return get_type_hints(cls, include_extras=True)
+def _converters(cls: Any) -> dict[str, Converter]:
+    """Of the fields of a dataclass, whose hints are looked at once."""
+    hints = get_type_hints(cls, include_extras=True)
+    return {f.name: _converter(hints[f.name]) for f in dataclasses.fields(cls)}
 
 
 def convert(value: Any, hint: Any, where: str) -> Any:
@@ -81,70 +84,89 @@ def convert(value: Any, hint: Any, where: str) -> Any:
     Known are bool, int, float (int passes), str, Any, Literal, None in a union, a dataclass or a tuple with something
     else in one, tuple, dict and Mapping with str keys, dataclasses, and Annotated with a rule, or with what reads it.
     """
+    return _converter(hint)(value, where)
+
+
+def _converter(hint: Any) -> Converter:
     origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated and isinstance(hint.__metadata__[0], Reads):
-        return hint.__metadata__[0].read(value, where)
     if origin is Annotated:
-        converted = convert(value, args[0], where)
-        if not all(rule.holds(converted) for rule in hint.__metadata__):
-            raise ConfigError(
-                where,
-                repr(value),
-                _describe(hint),
-                f"set {where} in this range",
-            )
-        return converted
+        rule, convert = hint.__metadata__[0], _converter(args[0])
+        return rule.read if isinstance(rule, Reads) else lambda value, where: _ruled(convert(value, where), hint, where)
     if origin in (Union, types.UnionType):
-        kinds = [a for a in args if a is not type(None)]
-        fits = [a for a in kinds if dataclasses.is_dataclass(a) and (isinstance(value, Mapping) or type(value) is a)]
-        fits += [a for a in kinds if get_origin(a) is tuple and isinstance(value, (list, tuple))]
-        return None if value is None and len(kinds) < len(args) else convert(value, (fits or kinds)[0], where)
+        kinds = {kind: _converter(kind) for kind in args if kind is not type(None)}
+        return lambda value, where: _union(value, kinds, len(kinds) < len(args), where)
     if origin is Literal:
-        return _literal(value, args, where)
+        return lambda value, where: _literal(value, args, where)
     if origin is tuple:
-        return _tuple(value, hint, where)
+        each = [_converter(kind) for kind in args if kind is not Ellipsis]
+        return lambda value, where: _tuple(value, hint, each, where)
     if origin in (dict, Mapping):
-        items = _mapping(value, where).items()
-        return {_name(key, where, args[1] is Any): convert(item, args[1], f"{where}.{key}") for key, item in items}
+        free, convert = args[1] is Any, _converter(args[1])
+        return lambda value, where: {
+            _name(key, where, free): convert(item, f"{where}.{key}") for key, item in _mapping(value, where).items()
+        }
     if dataclasses.is_dataclass(hint):
-        if isinstance(value, hint) and not isinstance(value, Section):  # type: ignore[arg-type]
-            value = vars(value)  # has checked nothing
-        return value if isinstance(value, Section) else build(hint, value, where)  # type: ignore[arg-type]
-    if hint is Any:
+        return lambda value, where: _dataclass(value, hint, where)
+    return (lambda value, _: value) if hint is Any else lambda value, where: _scalar(value, hint, where)
+
+
+def _ruled(value: Any, hint: Any, where: str) -> Any:
+    for rule in hint.__metadata__:
+        if not rule.holds(value):
+            raise ConfigError(where, repr(value), _describe(hint), f"set {where} in this range")
+    return value
+
+
+def _union(value: Any, kinds: Mapping[Any, Converter], optional: bool, where: str) -> Any:
+    if value is None and optional:
+        return None
+    fits = [a for a in kinds if dataclasses.is_dataclass(a) and (isinstance(value, Mapping) or type(value) is a)]
+    fits += [a for a in kinds if get_origin(a) is tuple and isinstance(value, (list, tuple))]
+    return kinds[(fits or list(kinds))[0]](value, where)
+
+
+def _dataclass(value: Any, cls: Any, where: str) -> Any:
+    if isinstance(value, Section) and isinstance(value, cls):
         return value
-    wanted: Any = (int, float) if hint is float else hint
-    if not isinstance(value, wanted) or (isinstance(value, bool) and hint is not bool):
+    return build(cls, vars(value) if isinstance(value, cls) else value, where)  # which has checked nothing
+
+
+def _scalar(value: Any, hint: Any, where: str) -> Any:
+    if type(value) is hint and hint is not float:
+        return value
+    if not isinstance(value, (int, float) if hint is float else hint) or (type(value) is bool and hint is not bool):
         raise _wrong(value, hint, where)
     if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(
-            where,
-            str(value),
-            "a finite number",
-            f"set {where} to a number, or omit it",
-        )
+        raise ConfigError(where, str(value), "a finite number", f"set {where} to a number, or omit it")
     return value
+
+
+@cache
+def _required(cls: Any) -> dict[str, Any]:
+    """Fields that may not be missing, and their hints."""
+    hints, missing = get_type_hints(cls, include_extras=True), dataclasses.MISSING
+    return {
+        f.name: hints[f.name]
+        for f in dataclasses.fields(cls)
+        if issubclass(cls, Saved) or f.default is f.default_factory is missing
+    }
 
 
 def build(cls: type[T], data: Any, where: str) -> T:
     """A dataclass from a mapping of its fields. `where` is the path of the mapping, "" for the whole configuration."""
-    known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    required = [
-        name
-        for name, f in known.items()
-        if issubclass(cls, Saved) or (f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING)
-    ]
-    example = f"{{{required[0]}: {data}}}" if isinstance(data, str) and len(required) == 1 else "KEY: VALUE"
+    section: Any = cls  # hashable, which mypy does not see
+    known, required = _converters(section), _required(section)
+    example = f"{{{next(iter(required))}: {data}}}" if isinstance(data, str) and len(required) == 1 else "KEY: VALUE"
     data = _mapping(data, where or "configuration", example)
     prefix = f"{where}." if where else ""
     for key in data:
         if key not in known:
             advice = getattr(cls, "ELSEWHERE", {}).get(key, "")
             raise unknown(f"{prefix}{key}", key, known, fix=advice)
-    hints = _hints(cls)  # type: ignore[arg-type]
-    for name in required:
+    for name, hint in required.items():
         if name not in data:
-            raise ConfigError(f"{prefix}{name}", "nothing", _describe(hints[name]), f"set {prefix}{name}")
-    return cls(**{name: convert(item, hints[name], f"{prefix}{name}") for name, item in data.items()})
+            raise ConfigError(f"{prefix}{name}", "nothing", _describe(hint), f"set {prefix}{name}")
+    return cls(**{name: known[name](item, f"{prefix}{name}") for name, item in data.items()})
 
 
 def plain(value: Any) -> Any:
@@ -184,16 +206,15 @@ def _literal(value: Any, allowed: tuple[Any, ...], where: str) -> Any:
     return allowed[allowed.index(value)]
 
 
-def _tuple(value: Any, hint: Any, where: str) -> tuple[Any, ...]:
-    args = get_args(hint)
-    if not isinstance(value, (list, tuple)) or (args[-1] is not Ellipsis and len(value) != len(args)):
+def _tuple(value: Any, hint: Any, each: Sequence[Converter], where: str) -> tuple[Any, ...]:
+    endless = get_args(hint)[-1] is Ellipsis
+    if not isinstance(value, (list, tuple)) or not (endless or len(value) == len(each)):
         raise _wrong(value, hint, where)
-    kinds = [args[0]] * len(value) if args[-1] is Ellipsis else args
-    return tuple(convert(item, kind, f"{where}[{k}]") for k, (item, kind) in enumerate(zip(value, kinds, strict=True)))
+    return tuple([each[0 if endless else k](item, f"{where}[{k}]") for k, item in enumerate(value)])
 
 
 def _mapping(value: Any, where: str, example: str = "KEY: VALUE") -> Mapping[Any, Any]:
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):  # which is slow
         raise ConfigError(where, _shown(value), "a mapping of keys to values", f"write {example}")
     return value
 

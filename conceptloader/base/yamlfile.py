@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.composer import Composer
 
 from conceptloader.errors import ConfigError, ReadError
 
@@ -13,6 +14,17 @@ MAX_BYTES = 16 << 20
 MAX_VALUES = 200_000
 MERGE = "tag:yaml.org,2002:merge"
 ODD = re.compile("[-+]?0[0-9_]+|.*:.*")  # numbers that YAML 1.1 reads to the base 8 or 60
+
+
+_BASES: Any = (Composer, yaml.CSafeLoader) if yaml.__with_libyaml__ else (yaml.SafeLoader,)
+
+
+class _Loader(*_BASES):  # type: ignore[misc]
+    """Scans in C where PyYAML can, but composes in Python: C's recursion crashes on deep nesting."""
+
+    def __init__(self, text: str) -> None:
+        _BASES[-1].__init__(self, text)
+        Composer.__init__(self)
 
 
 def read_yaml(path: str | os.PathLike[str]) -> Any:
@@ -27,7 +39,7 @@ def parse_yaml(text: str) -> Any:
     """Plain data of a YAML text. Raises ConfigError with the line of what is wrong."""
     loader = None
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             raise ConfigError(

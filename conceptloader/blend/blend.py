@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import logging
 import os
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -151,7 +152,7 @@ class Blend(Shown):
             packs = Packs(ds, Packing(seq_len=member.seq_len, **vars(member.packing)), member.token_range, mask)
         return View(
             name=name,
-            dataset_id=self.config.names.index(name),
+            dataset_id=bisect_left(self.config.names, name),
             dataset=ds,
             member=member,
             tracks=tracks,

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from conceptloader.base.checks import falls
+from conceptloader.base.lazy import lazy
 from conceptloader.base.strict import Count, Natural, Positive, Rule, Section, plain, unknown, within
 from conceptloader.base.terminal import masked
 from conceptloader.blend.add_ons import ADD_ONS, add_on
@@ -229,7 +230,7 @@ class Config(Section):
         for key in self._sections():
             add_on(key).check(self)
 
-    @property
+    @lazy
     def names(self) -> list[str]:
         """Names of the datasets, sorted: a sample's dataset_id is a position in this list."""
         return sorted(self.datasets)
@@ -407,12 +408,12 @@ class Config(Section):
     def _check_weights(self) -> None:
         if self.order != "shuffled":
             return
-        given = [name for name, dataset in self.datasets.items() if dataset.weight is not None]
+        given = {name: None for name, dataset in self.datasets.items() if dataset.weight is not None}
         at_start = bool(self.phases) and self.phases[0].start == 0
         if given and (self.weights == "by_size" or at_start):
             other = "weights: by_size" if self.weights == "by_size" else "phases[0], which starts at 0,"
             raise ConfigError(
-                f"datasets.{given[0]}.weight",
+                f"datasets.{next(iter(given))}.weight",
                 f"{other} as well",
                 "the proportions in one place",
                 f"omit datasets.NAME.weight, or {other}",

@@ -95,8 +95,9 @@ def _member_differences(name: str, saved: Member, current: Member | None) -> Ite
 
 
 def _weight_differences(start: int, saved: Mapping[str, float], current: Mapping[str, float]) -> Iterator[Difference]:
+    totals = [(weights, Fraction(sum(weights.values()))) for weights in (saved, current)]
     for name in sorted({*saved, *current}):
-        old, new = (_readable(Fraction(w.get(name, 0)) / Fraction(sum(w.values()))) for w in (saved, current))
+        old, new = (_readable(Fraction(weights.get(name, 0)) / total) for weights, total in totals)
         yield Difference(f"phases.{start}.weights.{name}", old, new)
 
 

@@ -126,7 +126,7 @@ def drop_from_cache(blend: Blend) -> None:
 
     Raises: FormatError for a file of another size than the manifest says, ReadError.
     """
-    tracks = {track for view in blend.views if view is not None for track in view.tracks}
+    tracks = {track for view in blend.views if view is not None for track in view.levels}
     kinds = {"stream.bin", "documents.bin", *(f"{track}.{part}" for track in tracks for part in FILES)}
     for dataset in blend.datasets.values():
         files, local = dataset.files, dataset.files.local

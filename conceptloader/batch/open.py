@@ -66,7 +66,8 @@ def decide_layout(
     present = [view for view in views if view is not None]
     for view in present:
         _check_view(view, outputs)
-    chosen = tuple(_track_layout(name, options, present, seq_len) for name, options in sorted((tracks or {}).items()))
+    given = [(level, of) for name, of in sorted((tracks or {}).items()) for level in _levels(name, present)]
+    chosen = tuple(_track_layout(level, options, present, seq_len) for level, options in given)
     # Of the arrays of a batch also those that are off: a field keeps its name when they are switched on.
     names = [*(row.name for row in BATCH), *outputs.fields, *outputs.columns]
     for track in chosen:
@@ -83,10 +84,16 @@ def decide_layout(
     fields += [column_layout(name, options, present, outputs) for name, options in outputs.column_options.items()]
     factors = [_factor(given, where, k, present, seq_len) for k, (where, given) in enumerate(outputs.weights.items())]
     if outputs.loss_weight == ():
-        factors = [(FieldLayout(name=LOSS_WEIGHT, field="", dtype=F4, labels=True, weight=True), None)]
+        factors = [(FieldLayout(name=LOSS_WEIGHT, field="", dtype=F4, labels=True, weight=True), [])]
     fields += [field for field, _ in factors]
-    weights = tuple(track for _, track in factors if track is not None)
+    weights = tuple(track for _, levels in factors for track in levels)
     return BatchLayout(seq_len=seq_len, outputs=outputs, tracks=chosen, fields=tuple(fields), weights=weights)
+
+
+def _levels(name: str, views: Sequence[View]) -> list[str]:
+    """The levels that a track has in any dataset; itself, if none has it."""
+    levels = (level for view in views if name in view.tracks for level in view.dataset.levels[name])
+    return [*dict.fromkeys(levels)] or [name]
 
 
 def _field_layout(name: str, labels: bool, views: Sequence[View]) -> FieldLayout:
@@ -106,8 +113,8 @@ def _field_layout(name: str, labels: bool, views: Sequence[View]) -> FieldLayout
 
 def _factor(
     given: LossWeight, where: str, k: int, views: Sequence[View], seq_len: int
-) -> tuple[FieldLayout, TrackLayout | None]:
-    """Factor k of the loss weights, by a field or a track.
+) -> tuple[FieldLayout, list[TrackLayout]]:
+    """Factor k of the loss weights, by a field or the levels of a track.
 
     Raises ConfigError for datasets that have neither, unless `missing` is set.
     """
@@ -155,7 +162,7 @@ def _factor(
         name=f"({key})" if k else key, field=name, dtype=F4, labels=True, weight=True, missing=given.missing or 0.0
     )
     if fields:
-        return field, None
+        return field, []
     if given.outside is None:
         raise ConfigError(
             where,
@@ -163,12 +170,14 @@ def _factor(
             "a weight for tokens outside its spans as well",
             f"set loss_weight: {{name: {name}, outside: 1}}",
         )
-    track = _track_layout(name, ConceptOptions(), views, seq_len)
-    track = replace(track, name=f"({key})", source=name, labels=True, factor=field.name)
+    weights = None
     if by_concept:
-        reading = [view for view in views if name in view.tracks]
-        track = replace(track, weights=_concept_weights(given, f"{where}.concepts", reading))
-    return replace(field, outside=given.outside), track
+        weights = _concept_weights(given, f"{where}.concepts", [view for view in views if name in view.tracks])
+    found = {level: _track_layout(level, ConceptOptions(), views, seq_len) for level in _levels(name, views)}
+    return replace(field, outside=given.outside), [
+        replace(track, name=f"({key}) {level}", source=level, labels=True, factor=field.name, weights=weights)
+        for level, track in found.items()
+    ]
 
 
 def _concept_weights(given: LossWeight, where: str, views: Sequence[View]) -> ConceptWeights:
@@ -279,7 +288,7 @@ def _track_layout(name: str, options: ConceptOptions, views: Sequence[View], seq
 def _check_track(name: str, options: ConceptOptions, views: Sequence[View]) -> list[View]:
     """The views that have a track. Raises ConfigError for what has no arrays of its own, or not the same in each."""
     where = f"tracks.{name}"
-    having = [view for view in views if name in view.tracks]
+    having = [view for view in views if name in view.levels]
     if not having:
         known = ", ".join(sorted({track for view in views for track in view.tracks})) or "none"
         raise ConfigError(
@@ -299,8 +308,8 @@ def _check_track(name: str, options: ConceptOptions, views: Sequence[View]) -> l
         for view in having:
             view.dataset.codec(name)  # now: one that nobody has given is an error
         return having
-    tracks = {view.name: view.dataset.tracks[name] for view in having}
-    kind = having[0].dataset.tracks[name].codec
+    tracks = {view.name: view.dataset.stored_tracks[name] for view in having}
+    kind = having[0].dataset.stored_tracks[name].codec
     odd = next((k for k, track in tracks.items() if track.codec != kind or kind not in ("concepts", "numpy")), None)
     if odd is not None:
         raise ConfigError(
@@ -334,7 +343,7 @@ def _check_track(name: str, options: ConceptOptions, views: Sequence[View]) -> l
 
 def _decide_track(name: str, options: ConceptOptions, having: Sequence[View], seq_len: int) -> TrackLayout:
     """Raises ConfigError for a limit that a window of one of the datasets may exceed."""
-    track, decoded = having[0].dataset.tracks[name], options.layout == "records"
+    track, decoded = having[0].dataset.stored_tracks[name], options.layout == "records"
     most = {"max_spans": 1, "max_concepts": MAX_RECORD_BYTES if decoded else 1}
     for view in having:
         for key, number in _claims(view, name, seq_len).items():
@@ -348,7 +357,7 @@ def _decide_track(name: str, options: ConceptOptions, having: Sequence[View], se
                 )
             most[key] = max(most[key], number)
     numbers = np.dtype(f"<{track.parameters['dtype']}") if track.codec == "numpy" and not decoded else None
-    several = any(view.dataset.tracks[name].max_items is not None for view in having)
+    several = any(view.dataset.stored_tracks[name].max_items is not None for view in having)
     return TrackLayout(
         name=name,
         ragged=options.layout != "padded",
@@ -368,7 +377,7 @@ def _decide_track(name: str, options: ConceptOptions, having: Sequence[View], se
 
 def _claims(view: View, name: str, seq_len: int) -> dict[str, int]:
     """What a window's spans need as the manifest says, but no more than its files, by their sizes, can hold."""
-    track, table = view.dataset.tracks[name], view.dataset.manifest.shards
+    track, table = view.dataset.stored_tracks[name], view.dataset.manifest.shards
     dense = np.array([encoding == DENSE for encoding in table.tracks[name].encoding], bool)
     runs = sum(np.where(dense, table.tokens, table.tracks[name].entries).tolist())
     runs += 0 if view.dataset.runs is None else len(view.dataset.runs)  # each may cut a span

@@ -180,7 +180,7 @@ def _track_rows(view: View, layouts_of: Sequence[TrackLayout]) -> Array:
     rows = np.zeros((len(table), len(layouts_of)), TRACK)
     for track, layout in zip(rows.T, layouts_of, strict=True):
         name = layout.track
-        if name not in view.tracks:
+        if name not in view.levels:
             continue
         column = table.tracks[name]
         codes = {None: NONE, fmt.DENSE: DENSE, fmt.SPANS: SPANS}
@@ -189,7 +189,7 @@ def _track_rows(view: View, layouts_of: Sequence[TrackLayout]) -> Array:
         track["entries"] = column.entries
         track["records"] = column.records
         track["data_size"] = table.files[f"{name}.data"].size
-        track["top_concept"] = view.dataset.tracks[name].num_ids - 1
+        track["top_concept"] = view.dataset.stored_tracks[name].num_ids - 1
         if layout.holds_concepts:
             codec = view.dataset.files.concepts(name)
             track["id_bytes"], track["score_bytes"] = codec.ids.itemsize, codec.item - codec.ids.itemsize

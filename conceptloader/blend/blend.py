@@ -65,6 +65,11 @@ class View:
     loss_weight: float = 1.0
 
     @property
+    def levels(self) -> tuple[str, ...]:
+        """The tracks of the manifest that hold the spans of `tracks`."""
+        return tuple(level for track in self.tracks for level in self.dataset.levels[track])
+
+    @property
     def count(self) -> int:
         """Windows, documents or packs."""
         return self.member.windows

@@ -199,8 +199,6 @@ def _of_concept(dataset: Dataset, track: str, concept: int | None) -> tuple[Ints
     )  # fmt: skip
     found = [(NOTHING.start, NOTHING.stop)]
     for shard in range(dataset.num_shards):
-        if dataset.manifest.shards.tracks[track].encoding[shard] is None:
-            continue
         base = dataset.shard_starts[shard]
         for ids, start, end in concept_pairs(dataset, track, shard):
             found.append((start[ids == concept] + base, end[ids == concept] + base))

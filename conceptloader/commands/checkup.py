@@ -163,15 +163,20 @@ def _samples(blend: Blend, total: int) -> Iterator[Finding]:
     """Random samples of the run: labels without loss, weights, concepts."""
     reader, names = open_reader(blend), [member.dataset for member in blend.spec.members.values()]
     chosen = np.random.default_rng(0).integers(0, total, (_BATCHES, _BATCH)).astype(np.uint64)
-    tracks = [track for track in reader.layout.tracks if track.holds_concepts]
+    held = {track.name for track in reader.layout.tracks if track.holds_concepts}
+    levels = dict[str, set[str]]()
+    for ds in blend.datasets.values():
+        for track in ds.tracks:
+            levels.setdefault(track, set()).update(held.intersection(ds.levels[track]))
+    levels = {track: found for track, found in sorted(levels.items()) if found}
     without, given, count = list[npt.NDArray[Any]](), list[npt.NDArray[Any]](), chosen.size
-    seen: dict[str, set[int]] = {track.name: set() for track in tracks}
+    seen: dict[str, set[int]] = {track: set() for track in levels}
     for samples in chosen:  # of a batch is kept what is said of it
         batch = reader.read(samples)
         without += [1 - batch["loss_mask"].mean(1)] if "loss_mask" in batch else []
         given += [batch["loss_weight"].copy()] if "loss_weight" in batch else []
-        for track in tracks:
-            seen[track.name].update(np.unique(_concepts_of(batch, track.name)).tolist())
+        for track, found in levels.items():
+            seen[track].update(*(np.unique(_concepts_of(batch, level)).tolist() for level in found))
     members = blend.order.sample_many(chosen.reshape(-1))[0]
     if without:
         yield _loss(_by_dataset(without, members, names), count)
@@ -181,14 +186,14 @@ def _samples(blend: Blend, total: int) -> Iterator[Finding]:
         each = (f"{name} {v.min():g} to {v.max():g}, {(v == 0).mean():.1%} are 0" for name, v in weights.items())
         text = ", ".join(each)
         yield Finding("weights", not zero, f"of the labels of {count:,} samples: {text}")
-    for track in tracks:
-        having = [name for name, ds in blend.datasets.items() if track.track in ds.tracks]
-        known = max((len(blend.datasets[name].vocabulary(track.track) or ()) for name in having), default=0)
+    for track in levels:
+        having = [name for name, ds in blend.datasets.items() if track in ds.tracks]
+        known = max((len(blend.datasets[name].vocabulary(track) or ()) for name in having), default=0)
         lacking = sorted(set(blend.datasets) - set(having))
         of = f" of {known:,}" if known else ""
-        text = f"{track.name}: {len(seen[track.name]):,}{of} concepts in {count:,} samples"
+        text = f"{track}: {len(seen[track]):,}{of} concepts in {count:,} samples"
         text += f"; datasets without this track: {', '.join(lacking)}" if lacking else ""
-        yield Finding("concepts", bool(seen[track.name]), text)
+        yield Finding("concepts", bool(seen[track]), text)
 
 
 def _by_dataset(

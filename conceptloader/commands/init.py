@@ -118,9 +118,6 @@ def _write_configuration(arguments: argparse.Namespace, out: str, output: Output
     paths = [path if "://" in path else os.path.abspath(path) for path in arguments.inputs]
     datasets = dict(zip(_names(paths), (open_dataset(path, arguments.root) for path in paths), strict=True))
     found = {name for ds in datasets.values() for name in ds.concept_tracks}
-    # Levels, for instance, that no span needed: whoever reads them has nothing to train on.
-    columns = [item for ds in datasets.values() for item in ds.manifest.shards.tracks.items()]
-    found = found & {name for name, column in columns if column.records.any()} or found
     room = min(ds.num_tokens - (ds.mode != "document") for ds in datasets.values())
     seq_len = arguments.seq_len or max(1, min(_SEQ_LEN, room))
     given: dict[str, object] = {

@@ -206,12 +206,18 @@ def _overview(dataset: Dataset) -> dict[str, object]:
         "tracks": {
             name: {
                 "codec": track.codec,
-                "records": int(manifest.shards.tracks[name].records.sum()),
-                "encodings": sorted({str(encoding) for encoding in manifest.shards.tracks[name].encoding}),
+                "levels": len(dataset.levels[name]),
+                "records": dataset.records(name),
+                "encodings": sorted(
+                    {str(one) for level in dataset.levels[name] for one in manifest.shards.tracks[level].encoding}
+                ),
                 "concepts": track.vocabulary.count if track.vocabulary else None,
                 "groups": dict(track.vocabulary.groups) if track.vocabulary else {},
                 "max_concepts_per_record": track.max_items,
-                "max_spans_per_window": {str(2**k): track.max_spans[k] for k in range(7, 18, 2)},
+                "max_spans_per_window": {
+                    str(2**k): max(dataset.stored_tracks[level].max_spans[k] for level in dataset.levels[name])
+                    for k in range(7, 18, 2)
+                },
             }
             for name, track in sorted(dataset.tracks.items())
         },

@@ -20,7 +20,7 @@ from conceptloader.format.spec.jsonfile import Checksum, load_json
 from conceptloader.format.spec.manifest import Manifest
 
 FORMAT = "conceptindex"
-VERSION = 1
+VERSION = 2  # 1 had the first level of a track alone
 HEAD = "index.json"
 CONCEPTS = "concepts.parquet"
 REPAIR = "write it again: conceptloader index DATASET --rebuild"

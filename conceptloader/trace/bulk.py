@@ -155,23 +155,24 @@ def concepts_in(
     dataset: Dataset, shard: int, track: str, ranges: tuple[Ints, Ints], parts: tuple[Ints, Ints, Ints]
 ) -> tuple[Ints, Ints]:
     """(part, concept), each once, in order, of the tokens of parts of ranges; parts: (range, first, end)."""
-    if dataset.manifest.shards.tracks[track].encoding[shard] is None:
-        return _NONE, _NONE
     some = ranges[0] < ranges[1]
-    rows = np.flatnonzero(some)
-    spans, records = spans_of(dataset.reader, shard, track, ranges[0][some], ranges[1][some])
-    if not len(records):
-        return _NONE, _NONE
-    offsets, ids = concepts_of(dataset.reader, shard, track, records, dataset.tracks[track].num_ids)
-    row, (part_row, first, end) = rows[spans.row], parts
-    low, high = np.maximum(spans.first, ranges[0][row]), np.minimum(spans.end, ranges[1][row])
-    # As if the ranges lay end to end: then the spans of a part follow each other, and so do their concepts.
-    stride = max(int(high.max()), int(end.max(initial=0))) + 1
-    before = np.searchsorted(row * stride + high, part_row * stride + first, "right")
-    after = np.searchsorted(row * stride + low, part_row * stride + end)
-    counts = offsets[after] - offsets[before]
-    part = np.repeat(np.arange(len(counts)), counts)
-    pairs = np.sort(part << 32 | ids[ragged(offsets[before], counts)])
+    rows, (part_row, first, end) = np.flatnonzero(some), parts
+    found = [_NONE]
+    for level in dataset.levels[track]:
+        spans, records = spans_of(dataset.reader, shard, level, ranges[0][some], ranges[1][some])
+        if not len(records):
+            continue
+        offsets, ids = concepts_of(dataset.reader, shard, level, records, dataset.tracks[track].num_ids)
+        row = rows[spans.row]
+        low, high = np.maximum(spans.first, ranges[0][row]), np.minimum(spans.end, ranges[1][row])
+        # As if the ranges lay end to end: then the spans of a part follow each other, and so do their concepts.
+        stride = max(int(high.max()), int(end.max(initial=0))) + 1
+        before = np.searchsorted(row * stride + high, part_row * stride + first, "right")
+        after = np.searchsorted(row * stride + low, part_row * stride + end)
+        counts = offsets[after] - offsets[before]
+        part = np.repeat(np.arange(len(counts)), counts)
+        found.append(part << 32 | ids[ragged(offsets[before], counts)])
+    pairs = np.sort(np.concatenate(found))
     pairs = pairs[np.diff(pairs, prepend=-1) > 0]
     return pairs >> 32, pairs & 0xFFFFFFFF
 

@@ -205,8 +205,9 @@ class DocumentColumns:
     def _records(self, track: str, start: Ints, stop: Ints) -> Any:
         """(documents, records) by shard, a record for each span."""
         for shard, rows, a, b in self._spans(track, start, stop):
-            spans, numbers = spans_of(self.dataset.reader, shard, track, a, b)
-            yield rows[spans.row], records_of(self.dataset.reader, shard, track, numbers)
+            for level in self.dataset.levels[track][::-1]:  # the outermost, whose first record is shown, last
+                spans, numbers = spans_of(self.dataset.reader, shard, level, a, b)
+                yield rows[spans.row], records_of(self.dataset.reader, shard, level, numbers)
 
     def _first(self, track: str, names: Collection[str], start: Ints, stop: Ints) -> dict[str, Any]:
         found: dict[str, list[str | None]] = {name: [None] * len(start) for name in names}

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.format.read.bulk import concepts_of, scores_of
-from conceptloader.format.read.concepts import Coverage, open_index
+from conceptloader.format.read.concepts import Coverage, open_index, united
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.ranges import Member, ranges_of, runs_of_samples, samples_touching
@@ -60,19 +60,18 @@ class _TrackSpans:
         having = ids == int(test.concept)
         if test.compare:
             having &= OPERATORS[test.compare](scores, test.score)
-        start, end = start[having], end[having]
-        once = np.diff(start, prepend=-1) > 0  # its record may name the concept twice
-        return start[once], end[once]
+        return united(np.zeros(having.sum(), np.int64), start[having], end[having])[1:]
 
     def _read(self, first: int, last: int) -> tuple[Ints, Ints, Ints, NDArray[np.float64]]:
         """Each concept of each span: the span's start and end, the concept's id and score."""
         parts = [(*[np.zeros(0, np.int64)] * 3, np.zeros(0))]
-        for shard, start, end, records in self._dataset.span_places(self._track, first, last):
-            asked = self._dataset.reader, shard, self._track, records
-            offsets, ids = concepts_of(*asked, self._dataset.tracks[self._track].num_ids)
-            scores = scores_of(*asked) if self._scored else np.zeros(len(ids))
-            counts = np.diff(offsets)
-            parts.append((np.repeat(start, counts), np.repeat(end, counts), ids, scores))
+        for level in self._dataset.levels[self._track]:
+            for shard, start, end, records in self._dataset.span_places(level, first, last):
+                asked = self._dataset.reader, shard, level, records
+                offsets, ids = concepts_of(*asked, self._dataset.tracks[self._track].num_ids)
+                scores = scores_of(*asked) if self._scored else np.zeros(len(ids))
+                counts = np.diff(offsets)
+                parts.append((np.repeat(start, counts), np.repeat(end, counts), ids, scores))
         start, end, ids, scores = (np.concatenate(column) for column in zip(*parts, strict=True))
         return start, end, ids, scores
 

@@ -146,18 +146,22 @@ class _Words:
                 "pass it: decode(batch, loader, 'tokenizer.json')",
             )
         self._name, self._tokenizer = view.name, reader.tokenizer
-        self._names = {
-            track.name: reader.names.get(track.name) for track in layout.tracks if track.name in dataset.tracks
-        }
+        known = {track.name for track in layout.tracks}
+        self._levels = {track: [one for one in levels if one in known] for track, levels in dataset.levels.items()}
+        self._names = {track: reader.names.get(track) for track, levels in self._levels.items() if levels}
 
     def decode(self, sample: Mapping[str, Any]) -> DecodedSample:
         ids = sample["input_ids"].tolist()
         index = int(sample["sample_index"]) if "sample_index" in sample else None
-        spans = {track: list(self._spans(sample, track, ids)) for track in self._names}
+        spans = {
+            track: [span for level in self._levels[track] for span in self._spans(sample, level, names, ids)]
+            for track, names in self._names.items()
+        }
         return DecodedSample(self._name, index, self._tokenizer.decode(ids), spans)
 
-    def _spans(self, sample: Mapping[str, Any], track: str, ids: list[int]) -> Iterator[DecodedSpan]:
-        names = self._names[track]
+    def _spans(
+        self, sample: Mapping[str, Any], track: str, names: list[str] | None, ids: list[int]
+    ) -> Iterator[DecodedSpan]:
         for k in range(int(sample[f"{track}_num_spans"])):
             start, end = sample[f"{track}_spans"][k].tolist()
             if f"{track}_records" in sample:

@@ -70,10 +70,7 @@ def facts(dataset: Dataset) -> str:
     tokenizer = dataset.tokenizer.name if dataset.tokenizer else "unknown"
     numbers = {"token": dataset.num_tokens, "document": dataset.num_documents, "shard": dataset.num_shards}
     counts = ", ".join(counted(number, noun) for noun, number in numbers.items())
-    tracks = [
-        (name, track.codec, int(dataset.manifest.shards.tracks[name].records.sum()))
-        for name, track in sorted(dataset.tracks.items())
-    ]
+    tracks = [(name, track.codec, dataset.records(name)) for name, track in sorted(dataset.tracks.items())]
     title = f"<p><b>{visible(masked(dataset.path))}</b><br/>{counts}; tokenizer {visible(tokenizer)}</p>"
     return title + (table(("track", "codec", "records"), tracks) if tracks else "")
 
@@ -128,12 +125,12 @@ def _tensors(batch: Mapping[str, Any]) -> str:
 
 def _samples(batch: Mapping[str, Any], reader: Reader) -> str:
     """The first samples as text, with the spans that the batch itself has (of padded tracks)."""
-    tracks = [name for name in reader.names if f"{name}_num_spans" in batch and f"{name}_ids" in batch]
+    each = [(level, names) for name, names in reader.names.items() for level in reader.dataset.levels[name]]
+    tracks = [one for one in each if f"{one[0]}_num_spans" in batch and f"{one[0]}_ids" in batch]
     shown = []
     for row, ids in enumerate(np.asarray(batch["input_ids"])[:_ROWS].tolist()):
         spans = []
-        for track in tracks:
-            names = reader.names[track]
+        for track, names in tracks:
             ranges, concepts, counts = (
                 np.asarray(batch[f"{track}_{kind}"])[row] for kind in ("spans", "ids", "counts")
             )

@@ -88,7 +88,8 @@ class Reader:
                 name = (self.dataset.document_id(number) if number >= 0 else None) or name
                 window.documents.append(Document(max(first, start) + shift, end + shift, name, first >= start))
             for track in shown:
-                spans += _spans(track, sample[track], self.names[track], place)
+                pieces = len(self.dataset.levels[track]) == 1
+                spans += _spans(track, sample[track], self.names[track], place, pieces)
         window.spans = nested(spans)
         return window
 
@@ -112,10 +113,11 @@ def pieces(tokenizer: TextTokenizer, ids: Sequence[int]) -> list[str]:
     return found
 
 
-def _spans(track: str, spans: Spans, names: Sequence[str] | None, place: int) -> Iterator[Span]:
+def _spans(track: str, spans: Spans, names: Sequence[str] | None, place: int, pieces: bool) -> Iterator[Span]:
     """One for each concept of a span.
 
-    Spans that overlapped when they were ingested are runs that share concepts; here each concept has its whole range.
+    pieces: spans that overlapped when they were ingested may be runs that share concepts, and not on levels; here each
+    concept has its whole range.
     """
     begun: dict[Any, Span] = {}
     previous: list[Any] = []
@@ -129,7 +131,8 @@ def _spans(track: str, spans: Spans, names: Sequence[str] | None, place: int) ->
         for concept, score in dict(zip(concepts, scores, strict=True)).items():
             before = begun.get(concept)
             # Neighbours with the same concepts are two spans: a piece of one differs from the next in something.
-            if before is not None and (before.end, before.score) == (start, score) and concepts != previous:
+            neighbours = before is not None and (before.end, before.score) == (start, score)
+            if pieces and before is not None and neighbours and concepts != previous:
                 begun[concept] = before._replace(end=end)
                 continue
             if before is not None:

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError, ReadError
 from conceptloader.format.read import bulk, ids
+from conceptloader.format.read.bulk import records_of
+from conceptloader.format.read.values import decode_all
 from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.ingest.annotate import join as joining
@@ -57,12 +59,13 @@ def write_rows(path: Path, rows: Rows) -> Path:
     return path
 
 
-def owners(ds: cl.Dataset, track: str) -> list[Any]:
-    """For each token of the dataset the decoded record that it belongs to, or None."""
-    spans = ds.spans(track, 0, ds.num_tokens)
+def owners(ds: cl.Dataset, level: str) -> list[Any]:
+    """For each token of the dataset the decoded record that it belongs to on a level of a track, or None."""
     result: list[Any] = [None] * ds.num_tokens
-    for start, end, record in zip(spans.start.tolist(), spans.end.tolist(), spans.decode(), strict=True):
-        result[start:end] = [record.tolist() if hasattr(record, "tolist") else record] * (end - start)
+    for shard, starts, ends, numbers in ds.span_places(level, 0, ds.num_tokens):
+        records = decode_all(ds.codec(level), records_of(ds.reader, shard, level, numbers), "")
+        for start, end, record in zip(starts.tolist(), ends.tolist(), records, strict=True):
+            result[start:end] = [record.tolist() if hasattr(record, "tolist") else record] * (end - start)
     return result
 
 

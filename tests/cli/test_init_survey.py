@@ -101,7 +101,7 @@ def test_many_overlaps_get_levels(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert init(capsys, write(tmp_path / "in.jsonl", rows), "--tokenizer", "bytes")["recipe"]["overlap"] == "levels"
     assert main(BUILD) == 0
     with cl.open_dataset("data/in") as dataset:
-        assert {"concepts", "concepts_level2"} <= set(dataset.tracks)
+        assert {"concepts", "concepts_level2"} <= set(dataset.manifest.tracks)
     assert main(["init", "data/in", "--out", "run.yaml"]) == 0  # without the level that no span needed
     assert main(["doctor", "run.yaml", "--seconds", "0.05"]) == 0
 

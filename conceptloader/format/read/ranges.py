@@ -16,6 +16,7 @@ from conceptloader.format.read.values import Documents, Spans
 from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.layout import DENSE
+from conceptloader.format.spec.levels import families
 from conceptloader.format.spec.viewfile import Runs
 from conceptloader.format.spec.vocabulary import Concept, load_concepts, load_vocabulary
 from conceptloader.storage.source import Range
@@ -42,6 +43,7 @@ class Ranges:
     """Tokens of a dataset are numbered through all of its shards; a range [start, stop) may cross any number of them.
 
     runs: of a view, whose tokens are those of the files in other places; None for a dataset with files of its own.
+    levels: by track, the tracks of the manifest that hold spans of it; what takes a track's name takes all of these.
     All methods raise FormatError for corrupt files, ReadError when the operating system fails, and ConfigError for a
     range or a track that does not exist.
     """
@@ -56,6 +58,10 @@ class Ranges:
         self.num_tokens = int(self._runs.first[-1])
         self.field_names = list(manifest.layouts[0].extra_fields(manifest.tracks))
         self._codecs: dict[str, Codec] = {}
+        self.levels = {
+            name: tuple(level for level in levels if level == name or manifest.shards.tracks[level].records.any())
+            for name, levels in families(manifest.tracks).items()
+        }
 
     @lazy
     def shard_starts(self) -> list[int]:
@@ -176,17 +182,18 @@ class Ranges:
         """
         columns: dict[str, list[NDArray[Any]]] = {name: [] for name in ("token", *self.field_names)}
         found: dict[str, list[_Found]] = {track: [] for track in tracks}
+        levels = [(track, level) for track in tracks for level in self._levels(track)]
         for shard, cut in self.by_shard(start, stop):
             a, b = cut.first, cut.end
-            dense = any(self.manifest.shards.tracks[track].encoding[shard] == DENSE for track in tracks)
+            dense = any(self.manifest.shards.tracks[level].encoding[shard] == DENSE for _, level in levels)
             low, high = self.reader.wider(shard, a, b) if dense else (a, b)
             wide = items_of(self.reader, shard, low, high)
             items = wide[ragged(offsets_of(high - low)[:-1] + a - low, b - a)] if dense else wide
             check_tokens(self.reader, shard, a, b, items["token"])
             for name, column in columns.items():
                 column.append(items[name])
-            for track in tracks:
-                found[track].append(self._found(track, shard, cut, wide if dense else None))
+            for track, level in levels:
+                found[track].append(self._found(level, shard, cut, wide if dense else None))
         sample: Sample = {"tokens": _join(columns["token"], np.int64).astype(np.int64)}
         if documents:
             sample["documents"] = self.documents_in(start, stop)
@@ -216,35 +223,47 @@ class Ranges:
         return Documents(np.concatenate(first), np.concatenate(ids))
 
     def spans(self, track: str, start: int, stop: int) -> Spans:
-        """The runs of a track that touch tokens [start, stop), relative to `start`."""
-        self.codec(track)
-        found = [self._found(track, shard, cut) for shard, cut in self.by_shard(start, stop)]
-        return self._spans(track, found, start)
+        """The runs of a track, of all of its levels, that touch tokens [start, stop), relative to `start`.
 
-    def span_places(self, track: str, start: int, stop: int) -> Iterator[tuple[int, Ints, Ints, Ints]]:
-        """(shard, start, end, record) of the same, by shard: tokens of the dataset."""
+        In order of their starts, of nested ones the outer one first.
+        """
+        self.codec(track)
+        cuts = list(self.by_shard(start, stop))
+        return self._spans(track, [self._found(level, *cut) for level in self._levels(track) for cut in cuts], start)
+
+    def span_places(self, level: str, start: int, stop: int) -> Iterator[tuple[int, Ints, Ints, Ints]]:
+        """(shard, start, end, record) of the same of one level, by shard: tokens of the dataset."""
         for shard, cut in self.by_shard(start, stop):
-            found = self._found(track, shard, cut)
+            found = self._found(level, shard, cut)
             yield shard, found.start, found.end, found.record
+
+    def _levels(self, track: str) -> tuple[str, ...]:
+        """Those of a track; a level itself is one."""
+        return self.levels.get(track, (track,))
 
     def _found(self, track: str, shard: int, cut: Cut, items: NDArray[np.void] | None = None) -> "_Found":
         spans, record = spans_of(self.reader, shard, track, cut.first, cut.end, items)
         low, high, base = cut.first[spans.row], cut.end[spans.row], cut.base[spans.row]
         start, end = np.maximum(spans.first, low) + base, np.minimum(spans.end, high) + base
-        return _Found(shard, start, end, spans.first < low, spans.end > high, record)
+        return _Found(track, shard, start, end, spans.first < low, spans.end > high, record)
 
     def _spans(self, track: str, parts: "Sequence[_Found]", base: int) -> Spans:
         start = _join([part.start for part in parts], np.int64) - base
         end = _join([part.end for part in parts], np.int64) - base
         before = _join([part.before for part in parts], np.bool_)
         after = _join([part.after for part in parts], np.bool_)
-        records = [one for part in parts for one in records_of(self.reader, part.shard, track, part.record)]
+        records = [one for part in parts for one in records_of(self.reader, part.shard, part.level, part.record)]
+        if len(self._levels(track)) > 1:
+            order = np.lexsort((-end, start))
+            start, end, before, after = (column[order] for column in (start, end, before, after))
+            records = [records[k] for k in order.tolist()]
         return Spans(start, end, before, after, records, self.codec(track), f"{self.path}: track {track!r}")
 
 
 class _Found(NamedTuple):
     """Spans in a shard: tokens [start, end) of the dataset, whether they begin before and end after them."""
 
+    level: str
     shard: int
     start: Ints
     end: Ints

@@ -30,18 +30,20 @@ _DOCUMENTS = 1 << 20  # whose lengths are read at a time
 class Viewable(Ranges):
     """viewed: of a view, its manifest; None in a dataset with files of its own.
 
-    source: the path of the one with the files.
+    source: the path of the one with the files. tracks: those that users name; stored_tracks: each level of these.
     """
 
     def __init__(self, files: Files, view: FoundView | None) -> None:
         super().__init__(files, None if view is None else _runs(files, view))
         self.source = self.path
-        self.tracks, self.num_documents = self.manifest.tracks, self.manifest.num_documents
+        self.stored_tracks, self.num_documents = self.manifest.tracks, self.manifest.num_documents
         self.viewed = None if view is None else view.view
         if view is not None:
             said, self.path = view.view, view.roots.directory
             self.num_documents = said.num_documents
-            self.tracks = {name: replace(track, max_spans=said.max_spans[name]) for name, track in self.tracks.items()}
+            tracks = self.manifest.tracks.items()
+            self.stored_tracks = {name: replace(track, max_spans=said.max_spans[name]) for name, track in tracks}
+        self.tracks = {name: self.stored_tracks[name] for name in self.levels}
 
     @property
     def identity(self) -> str:
@@ -52,6 +54,10 @@ class Viewable(Ranges):
     def concept_tracks(self) -> list[str]:
         """Names of the tracks of codec concepts, ascending."""
         return sorted(name for name, track in self.tracks.items() if track.codec == "concepts")
+
+    def records(self, track: str) -> int:
+        """How many records a track has, on all of its levels."""
+        return sum(int(self.manifest.shards.tracks[level].records.sum()) for level in self.levels[track])
 
     @property
     def columns(self) -> Columns:

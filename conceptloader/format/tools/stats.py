@@ -1,7 +1,7 @@
 """What a dataset has, counted: lengths of documents and spans, tokens of concepts."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.base.terminal import counted, masked, printable
-from conceptloader.format.read.bulk import records_of, whole_spans
+from conceptloader.format.read.bulk import whole_spans
+from conceptloader.format.read.concepts import concept_pairs
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.format.spec.codecs import ConceptsCodec
 
 _CHUNK = 1 << 20
 _PERCENTILES = (0, 10, 25, 50, 75, 90, 99, 100)
@@ -46,13 +46,17 @@ def dataset_stats(dataset: Dataset, tracks: list[str] | None = None) -> dict[str
 
 
 def _track_stats(dataset: Dataset, track: str) -> dict[str, Any]:
-    found, codec = _Counts(), dataset.codec(track)
-    names, tokens = dataset.vocabulary(track), dataset.num_tokens
+    found, tokens = _Counts(), dataset.num_tokens
+    names, concepts = dataset.vocabulary(track), dataset.tracks[track].codec == "concepts"
     for shard, cut in dataset.by_shard(0, dataset.num_tokens):
         for first, end in zip(cut.first.tolist(), cut.end.tolist(), strict=True):
-            for start, stop, numbers in whole_spans(dataset.reader, shard, track, first, end, _CHUNK):
-                records = records_of(dataset.reader, shard, track, numbers)
-                _count(found, stop - start, records, codec if isinstance(codec, ConceptsCodec) else None)
+            for level in dataset.levels[track]:
+                for start, stop, _ in whole_spans(dataset.reader, shard, level, first, end, _CHUNK):
+                    _add(found.lengths, stop - start)
+            place = dataset, track, shard, first, end
+            found.covered += sum(int((b - a).sum()) for _, a, b in concept_pairs(*place, any_concept=True))
+            for ids, start, stop in concept_pairs(*place) if concepts else ():
+                _count(found, ids, stop - start)
     ranked = sorted(found.tokens, key=lambda concept: (-found.tokens[concept], concept))
     return {
         "spans": found.lengths.total(),
@@ -82,22 +86,11 @@ def _percentiles(lengths: Mapping[int, int]) -> dict[str, int]:
     return {str(p): values[int(np.searchsorted(ends, rank))] for p, rank in zip(_PERCENTILES, ranks, strict=True)}
 
 
-def _count(
-    found: _Counts, lengths: NDArray[np.int64], records: Sequence[memoryview], codec: ConceptsCodec | None
-) -> None:
-    """Add spans: their lengths, int64 [n], and the record of each; codec: None unless these are lists of concepts."""
-    _add(found.lengths, lengths)
-    found.covered += int(lengths.sum())
-    if codec is None or not records:
-        return
-    sizes = np.array([len(record) for record in records])
-    ids = codec.all_ids(b"".join(records), sizes)
-    span = np.repeat(np.arange(len(records)), sizes // codec.item)
-    pairs = np.sort(span << 32 | ids)
-    pairs = pairs[np.diff(pairs, prepend=-1) > 0]  # a concept counts once in a span
-    values, inverse, spans = np.unique(pairs & 0xFFFFFFFF, return_inverse=True, return_counts=True)
+def _count(found: _Counts, ids: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+    """Add concepts and the lengths of the spans that carry them."""
+    values, inverse, spans = np.unique(ids, return_inverse=True, return_counts=True)
     tokens = np.zeros(len(values), np.int64)
-    np.add.at(tokens, inverse, lengths[pairs >> 32])
+    np.add.at(tokens, inverse, lengths)
     found.spans.update(dict(zip(values.tolist(), spans.tolist(), strict=True)))
     found.tokens.update(dict(zip(values.tolist(), tokens.tolist(), strict=True)))
 

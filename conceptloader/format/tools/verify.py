@@ -121,8 +121,8 @@ def _check_view(found: FoundView, problems: Sequence[Problem], full: bool) -> li
     for one in problems:
         _, start, end = view.placed(*(np.array([token]) for token in one.tokens or (0, 0)))
         placed.append(replace(one, tokens=(int(start[0]), int(end[-1])) if len(start) else None))
-    for track in view.tracks if full and not problems else ():
-        claimed, counted = list(view.tracks[track].max_spans), count_spans(view, track)
+    for track in view.stored_tracks if full and not problems else ():
+        claimed, counted = list(view.stored_tracks[track].max_spans), count_spans(view, track)
         if claimed != counted:
             message = f"max_spans: {track}: found {claimed}, expected {counted}, as counted; make the view again"
             placed.append(Problem(file=path, message=message))

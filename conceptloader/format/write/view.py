@@ -49,7 +49,7 @@ def write_view(
         num_tokens=int(runs.first[-1]),
         num_documents=len(runs),
         runs=xxhash.xxh3_64_hexdigest(data),
-        max_spans={track: tuple(count_spans(ranges, track)) for track in sorted(source.tracks)},
+        max_spans={track: tuple(count_spans(ranges, track)) for track in sorted(source.stored_tracks)},
         extra=extra,
     )
     write_file(os.path.join(directory, RUNS), data)

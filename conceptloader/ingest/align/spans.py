@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from conceptloader.format.spec.codecs import concept_records
 from conceptloader.format.spec.columns import Ints, offsets_of
+from conceptloader.format.spec.levels import level_name
 from conceptloader.format.write.track import BulkSpans
 from conceptloader.ingest.align.align import find_places
 from conceptloader.ingest.align.overlap import resolve
@@ -33,8 +34,8 @@ class Placed:
 
 
 def level_names(track: str, overlap: str, levels: int) -> list[str]:
-    """The tracks that hold the levels of a track; the first level keeps the name."""
-    return [track, *(f"{track}_level{i}" for i in range(2, levels + 1))] if overlap == "levels" else [track]
+    """The tracks that hold the levels of a track."""
+    return [level_name(track, level) for level in range(1, levels + 1 if overlap == "levels" else 2)]
 
 
 def check_spans(spans: RawSpans, lengths: Ints, track: str, unit: str) -> None:

@@ -1,0 +1,219 @@
+"""Nested and crossing spans, `overlap: levels`: every command and key takes a track with all of its levels."""
+
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import conceptloader as cl
+from conceptloader.__main__ import main
+from conceptloader.format.tools.stats import dataset_stats
+from conceptloader.index.build import build_index
+from conceptloader.index.reader import ConceptIndex, index_directory
+from conceptloader.trace import Run, exposure, locate_concept, trace_sample, trace_steps
+from conceptloader.viewer.windows import Reader
+from tests.raises import raises
+
+NAMES = ["ORG", "PERSON", "PLACE"]
+SEQ_LEN, LENGTH, COUNT = 50, 99, 50
+
+
+class Nested(NamedTuple):
+    """spans: tokens [start, end) of the dataset, and the concepts; on: of each concept, which tokens carry it."""
+
+    path: str
+    spans: list[tuple[int, int, list[str]]]
+    on: dict[str, np.ndarray]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        data = {"a": {"path": self.path}}
+        return {"seq_len": SEQ_LEN, "order": "sequential", "datasets": data, "tracks": {"concepts": {}}}
+
+    def inside(self, low: int, high: int) -> list[tuple[int, int, list[str]]]:
+        """The spans that touch tokens [low, high), cut to these and relative to them."""
+        found = ((max(a, low) - low, min(b, high) - low, names) for a, b, names in self.spans)
+        return sorted(one for one in found if one[0] < one[1])
+
+
+@pytest.fixture(scope="module", params=["spans", "dense"])
+def nested(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Nested:
+    directory, draw = tmp_path_factory.mktemp("nested"), random.Random(1)
+    lines, spans = [], list[tuple[int, int, list[str]]]()
+    for k in range(COUNT):
+        found = [
+            (a, min(LENGTH, a + draw.randrange(1, 30)), draw.sample(NAMES, draw.randrange(1, 3)))
+            for a in (draw.randrange(LENGTH) for _ in range(draw.randrange(7)))
+        ]
+        depth = np.zeros(LENGTH, int)
+        for at, (a, b, _) in enumerate(found):  # at most three over each other
+            if depth[a:b].max() < 3:
+                depth[a:b] += 1
+            else:
+                found[at] = (0, 0, [])
+        found = sorted(one for one in found if one[0] < one[1])
+        said = [{"start": a, "end": b, "concepts": names} for a, b, names in found]
+        text = "".join(draw.choice("abcdefgh ") for _ in range(LENGTH))
+        lines.append(json.dumps({"id": f"d{k}", "text": text, "spans": said}))
+        spans += [(a + k * (LENGTH + 1), b + k * (LENGTH + 1), names) for a, b, names in found]
+    (directory / "c.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    (directory / "names.txt").write_text("\n".join(NAMES), encoding="utf-8")
+    path = str(directory / "ds")
+    options = ["--overlap", "levels", "--vocabulary", f"concepts={directory}/names.txt", "--quiet"]
+    options += ["--encoding", request.param, "--shard-input-bytes", "8000"]
+    assert main(["build", str(directory / "c.jsonl"), "--out", path, "--tokenizer", "bytes", *options]) == 0
+    on = {name: np.zeros(COUNT * (LENGTH + 1), bool) for name in NAMES}
+    for a, b, names in spans:
+        for name in names:
+            on[name][a:b] = True
+    return Nested(path, spans, on)
+
+
+def batches(config: dict[str, Any]) -> Iterator[tuple[int, Any]]:
+    """(the first token of its window, batch) of each sample of an epoch."""
+    with cl.make_dataloader(config, micro_batch_size=1) as loader:
+        for k, batch in enumerate(loader):
+            yield k * SEQ_LEN, batch
+
+
+@pytest.fixture(autouse=True)
+def chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spans cross the borders between what is read at a time."""
+    monkeypatch.setattr("conceptloader.format.read.concepts._CHUNK_TOKENS", 64)
+
+
+def make_index(path: str, wanted: bool) -> ConceptIndex | None:
+    shutil.rmtree(index_directory(path, "concepts"), ignore_errors=True)
+    return build_index(path) if wanted else None
+
+
+def test_a_user_names_the_track(nested: Nested) -> None:
+    with cl.open_dataset(nested.path) as dataset:
+        assert {"concepts", "concepts_level2", "concepts_level3"} == dataset.manifest.tracks.keys()
+        assert list(dataset.tracks) == dataset.concept_tracks == ["concepts"]
+        low, high = 130, 771
+        spans = dataset.spans("concepts", low, high)
+        found = zip(spans.start.tolist(), spans.end.tolist(), spans.decode(), strict=True)
+        assert sorted((a, b, [NAMES[c] for c in ids]) for a, b, ids in found) == nested.inside(low, high)
+        read = dataset.read(low, high, ["concepts"])["concepts"]
+        assert (read.start.tolist(), read.end.tolist()) == (spans.start.tolist(), spans.end.tolist())
+    with raises(cl.errors.ConfigError, found="concepts_level2"):
+        cl.open_blend({**nested.config, "tracks": {"concepts_level2": {}}})
+
+
+@pytest.mark.parametrize("layout", ["padded", "ragged"])
+def test_batches_have_every_level(nested: Nested, layout: str) -> None:
+    for low, batch in batches({**nested.config, "tracks": {"concepts": {"layout": layout}}}):
+        found = []
+        for track in ("concepts", "concepts_level2", "concepts_level3"):
+            for k in range(int(batch[f"{track}_num_spans"][0])):
+                if layout == "padded":
+                    ids = batch[f"{track}_ids"][0, k, : batch[f"{track}_counts"][0, k]]
+                else:
+                    ids = batch[f"{track}_values"][slice(*batch[f"{track}_offsets"][k : k + 2])]
+                found.append((*batch[f"{track}_spans"][0, k].tolist(), [NAMES[c] for c in ids]))
+        assert sorted(found) == nested.inside(low, low + SEQ_LEN)
+    (decoded,) = cl.decode(batch, cl.open_blend(nested.config)) if layout == "padded" else [None]
+    assert decoded is None or sorted(
+        (span.start, span.end, list(span.concepts)) for span in decoded.spans["concepts"]
+    ) == nested.inside(low, low + SEQ_LEN)
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_exclude_leaves_no_token_of_a_concept(nested: Nested, indexed: bool) -> None:
+    make_index(nested.path, indexed)
+    name = "PERSON"
+    for take in ("own", "sample"):
+        entry = {"at": 0, "concept": {"track": "concepts", "name": name}, "take": take}
+        for low, batch in batches({**nested.config, "exclude": [entry]}):
+            on = nested.on[name][low : low + SEQ_LEN + 1]
+            loss = ~(on[1:] | on[:-1]) if take == "own" else np.full(SEQ_LEN, not on.any())
+            assert (batch["loss_mask"][0].numpy() == loss).all()
+
+
+def test_a_loss_weight_is_the_least_of_all_levels(nested: Nested) -> None:
+    weights = {"PERSON": 0.25, "PLACE": 2.0}
+    given = {"name": "concepts", "concepts": weights, "inside": 3, "outside": 1}
+    expected = np.where(np.logical_or.reduce([*nested.on.values()]), 3.0, 1.0)
+    for name in ("PLACE", "PERSON"):
+        expected[nested.on[name]] = weights[name]
+    for low, batch in batches({**nested.config, "outputs": {"loss_weight": given}}):
+        assert batch["loss_weight"][0].tolist() == expected[low + 1 : low + SEQ_LEN + 1].tolist()
+
+
+def test_subsets(nested: Nested, tmp_path: Path) -> None:
+    on = nested.on
+    both = (on["PERSON"] & ~on["ORG"]).reshape(COUNT, -1)
+    text = "concepts:PERSON and not concepts:ORG"
+    assert main(["subset", nested.path, "--out", f"{tmp_path}/spans", "--spans", text, "--quiet"]) == 0
+    assert cl.open_dataset(tmp_path / "spans", ["/"]).num_tokens == both.sum()
+    some = [f"d{k}" for k in np.flatnonzero(on["PLACE"].reshape(COUNT, -1).any(1))]
+    for where in ("concepts:PLACE", "list_contains(concepts, 'PLACE')"):
+        out = tmp_path / str(len(where))
+        assert main(["subset", nested.path, "--out", str(out), "--where", where, "--quiet"]) == 0
+        with cl.open_dataset(out, ["/"]) as view:
+            assert [view.document_id(k) for k in range(view.num_documents)] == some
+    assert cl.verify(tmp_path / "spans", full=True, roots=["/"]) == []
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_what_a_run_saw(nested: Nested, indexed: bool) -> None:
+    if (index := make_index(nested.path, indexed)) is not None:
+        assert index.counts()[2].tolist() == [int(nested.on[name].sum()) for name in NAMES]
+        pairs = {(a, b): int((nested.on[NAMES[a]] & nested.on[NAMES[b]]).sum()) for a, b in combinations(range(3), 2)}
+        assert {pair: index.together(list(range(3)))[pair] for pair in pairs} == pairs
+    run = Run(blend=cl.open_blend(nested.config))
+    count = run.blend.order.sizes[0]
+    for name, on in nested.on.items():
+        seen = {one.window: one.inputs for one in locate_concept(run, "concepts", name, count)}
+        expected = {k: int(on[k * SEQ_LEN : (k + 1) * SEQ_LEN].sum()) for k in range(count)}
+        touched = [k for k in range(count) if on[k * SEQ_LEN : (k + 1) * SEQ_LEN + 1].any()]
+        assert seen == {k: expected[k] for k in touched}
+    table = exposure(run, num_samples=count).concepts().to_pylist()
+    assert {row["name"]: row["tokens"] for row in table} == {name: on.sum() for name, on in nested.on.items()}
+    whole = {name: on[: count * SEQ_LEN].sum() for name, on in nested.on.items()}
+    assert {row["name"]: row["seen"] for row in table} == whole
+
+
+def test_traces_and_pages(nested: Nested, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(blend=cl.open_blend(nested.config))
+    for k in range(0, run.blend.order.sizes[0], 17):
+        low, high = k * SEQ_LEN, (k + 1) * SEQ_LEN
+        traced = trace_sample(run, k).spans["concepts"]
+        assert sorted((one.start, one.end, one.names) for one in traced) == nested.inside(low, high)
+        shown = Reader(run.members[0].dataset).read([(low, high, 0)], ["concepts"]).spans  # type: ignore[union-attr]
+        each = [(a, b, [name]) for a, b, names in nested.inside(low, high) for name in names]
+        assert sorted((one.start, one.end, [one.name]) for one in shown) == sorted(each)
+        capsys.readouterr()
+        assert main(["inspect", nested.path, "--tokens", f"{low}:{high}", "--json"]) == 0
+        said = json.loads(capsys.readouterr().out)["tracks"]
+        assert sorted((s["start"], s["end"], s["concepts"]) for s in said["concepts"]) == nested.inside(low, high)
+    assert main(["inspect", nested.path, "--json"]) == 0
+    of_all = json.loads(capsys.readouterr().out)["tracks"]
+    assert list(of_all) == ["concepts"]
+    with cl.open_dataset(nested.path) as dataset:
+        stats = dataset_stats(dataset)["tracks"]["concepts"]
+    assert {one["name"]: one["tokens"] for one in stats["concepts"]} == {k: on.sum() for k, on in nested.on.items()}
+    covered = np.logical_or.reduce([*nested.on.values()])
+    assert (stats["spans"], stats["tokens_in_spans"]) == (len(nested.spans), covered.mean())
+
+
+def test_rows_of_steps(nested: Nested, tmp_path: Path) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text(json.dumps(nested.config), encoding="utf-8")
+    with cl.make_dataloader(config, micro_batch_size=4) as loader:
+        loader.log_start(tmp_path / "run", 0)
+        for _ in zip(range(3), loader, strict=False):
+            pass
+    run = cl.trace.open_run(config, tmp_path / "run")
+    for batch in trace_steps(run, 0, 3):
+        for row in batch.to_pylist():
+            tokens = slice(row["start"], row["start"] + row["inputs"])
+            expected = [k for k, name in enumerate(NAMES) if nested.on[name][tokens].any()]
+            assert row["concepts"] == expected

@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import asdict, replace
 
+from conceptloader.base.strict import unknown
 from conceptloader.base.terminal import counted
 from conceptloader.cli.arguments import (
     add_out,
@@ -21,8 +22,7 @@ from conceptloader.ingest.build import arguments as building
 from conceptloader.ingest.build.builder import build_dataset, estimate
 from conceptloader.ingest.build.simple import with_chat
 from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
-from conceptloader.ingest.records.chat import ChatRules, load_rules, read_variable
-from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.chat import CHAT_NAMES, ChatRules, load_rules, read_variable
 from conceptloader.ingest.records.detect import detect_columns, with_labels
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.vocabulary import load_vocabulary
@@ -79,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     meaning = "pad to a multiple of N tokens, for context parallelism"
     group("--pad-to-multiple-of", type=positive, metavar="N", help=meaning)
 
+    group("--last-answer", action="store_true", help="a loss on the last answer of a conversation only")
     meaning = "such as enable_thinking=false"
     add_pairs(group, "--template-variable", "NAME=VALUE", meaning)
 
@@ -98,19 +99,16 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         arguments.tokenizer = fetched(arguments.tokenizer, "model", TOKENIZER_FILES)
     rules = _chat_rules(arguments)
     sources = find_sources(arguments.inputs)
-    if rules:
-        columns = Columns(ignored=arguments.ignored)
-    else:
-        columns = detect_columns(
-            sources,
-            dict(arguments.column),
-            tracks=arguments.track,
-            metadata_columns=arguments.metadata_column,
-            fields=dict(arguments.field),
-            numbers=dict(arguments.number),
-            strict=arguments.bad_records is None,
-            **chosen(arguments, "ignored", "max_line_bytes"),
-        )
+    columns = detect_columns(
+        sources,
+        {ours: name for ours, name in arguments.column if rules is None or ours not in CHAT_NAMES},
+        tracks=arguments.track,
+        metadata_columns=arguments.metadata_column,
+        fields=dict(arguments.field),
+        numbers=dict(arguments.number),
+        strict=arguments.bad_records is None and rules is None,
+        **chosen(arguments, "ignored", "max_line_bytes"),
+    )
     vocabularies = {track: load_vocabulary(file) for track, file in by_track(arguments.vocabulary).items()}
     options = with_chat(building.ingest_options(arguments, columns, vocabularies), rules)
     named = with_labels(vocabularies, sources, options.columns)
@@ -139,18 +137,21 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 def _chat_rules(arguments: argparse.Namespace) -> ChatRules | None:
     """Return how conversations are rendered, None for documents. Raises: ConfigError, InputError."""
     if not arguments.chat:
-        refuse_without(
-            "--chat", arguments, "chat_template", "max_tokens", "pad_to_multiple_of", "template_variable"
-        )  # fmt: skip
+        names = "chat_template", "max_tokens", "pad_to_multiple_of", "template_variable", "last_answer"
+        refuse_without("--chat", arguments, *names)
         return None
     if arguments.tokenizer is None:
         raise ConfigError("build", "--chat without --tokenizer", "the tokenizer of the model", "add --tokenizer")
-    names = "column", "track", "metadata_column", "field", "number"
-    refuse_beside("--chat", arguments, *names)
+    refuse_beside("--chat", arguments, "track", "field")
+    for ours, _ in arguments.column:
+        if ours not in (known := (*CHAT_NAMES, "id", "metadata")):
+            raise unknown(f"--column {ours}", ours, known, "column of a conversation")
     return load_rules(
         arguments.tokenizer,
         arguments.chat_template,
-        arguments.max_tokens,
-        arguments.pad_to_multiple_of or 1,
-        {name: read_variable(text) for name, text in arguments.template_variable},
+        variables={name: read_variable(text) for name, text in arguments.template_variable},
+        max_tokens=arguments.max_tokens,
+        multiple=arguments.pad_to_multiple_of or 1,
+        last_answer=arguments.last_answer,
+        names={ours: theirs for ours, theirs in arguments.column if ours in CHAT_NAMES},
     )

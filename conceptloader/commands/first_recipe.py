@@ -239,7 +239,7 @@ def _try(sources: list[Source], found: Guess, arguments: argparse.Namespace, nam
             overlap=found.options.get("overlap", "error"),
             span_unit=found.options.get("span-unit"),
         )
-        options = with_chat(options, load_rules(str(given), None, None) if chat else None)
+        options = with_chat(options, load_rules(str(given)) if chat else None)
         job = shard_job(sources, options, skip_bad=True)
         tried = try_rows(job, format_options(options), arguments.rows).done
     except ConceptloaderError as error:

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.records.batch import BadRow
-from conceptloader.ingest.records.chat import CHAT_COLUMNS, ChatParser, ChatRules, load_rules
+from conceptloader.ingest.records.chat import MADE, ChatParser, ChatRules, load_rules
+from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.special_tokens import SpecialTokens
 from conceptloader.ingest.records.tokenizer import FileTokenizer, load_tokenizer
 from tests.corpora.records import write_rows
@@ -49,10 +50,9 @@ def tokenizer() -> FileTokenizer:
     return FileTokenizer(made.to_str().encode(), "tokenizer", "<|im_end|>")
 
 
-def parser(tokenizer: FileTokenizer, template: str = CHATML, **rules: Any) -> ChatParser:
-    return ChatParser(
-        ChatRules(template=template, specials={}, **rules), SpecialTokens(tokenizer, "text"), CHAT_COLUMNS
-    )
+def parser(tokenizer: FileTokenizer, template: str = CHATML, rule: str = "error", **rules: Any) -> ChatParser:
+    columns = Columns(**MADE, ignored=[f"messages.{name}" for name in ("loss_weight", "note")])
+    return ChatParser(ChatRules(template=template, specials={}, **rules), SpecialTokens(tokenizer, rule), columns)
 
 
 def parsed(using: ChatParser, *records: Any) -> list[tuple[str, list[int], list[int]]]:
@@ -95,7 +95,7 @@ def test_a_long_conversation_loses_whole_turns_and_is_counted(tokenizer: FileTok
         parsed(parser(tokenizer, max_tokens=len(first) - 1), {"messages": TALK})
 
 
-def test_completions_and_pairs(tokenizer: FileTokenizer) -> None:
+def test_completions(tokenizer: FileTokenizer) -> None:
     completion = {"id": "c", "prompt": TALK[:4], "completion": TALK[4:]}
     for template in (CHATML, MARKED):
         (_, tokens, mask), = parsed(parser(tokenizer, template), completion)  # fmt: skip
@@ -103,17 +103,11 @@ def test_completions_and_pairs(tokenizer: FileTokenizer) -> None:
     (_, tokens, mask), = parsed(parser(tokenizer), {"prompt": "the cat", "completion": " sat"})  # fmt: skip
     assert tokenizer.decode(tokens) == "the cat sat<|im_end|>"
     assert learnt(tokenizer, tokens, mask) == " sat<|im_end|>"
-    pair = {"id": "p", "prompt": TALK[1:2], "chosen": TALK[2:3], "rejected": TALK[4:]}
-    found = parsed(parser(tokenizer), pair)
-    assert [name for name, _, _ in found] == ["p/chosen", "p/rejected"]
-    assert [name for name, _, _ in parsed(parser(tokenizer), {**pair, "id": None})] == ["", ""]
-    assert [learnt(tokenizer, *one[1:]) for one in found] == [
-        "größer als die Katze 😀<|im_end|>\n",
-        "sat on the mat<|im_end|>\n",
-    ]
 
 
 USER, ANSWER = TALK[1], TALK[2]
+PART = {"type": "text", "text": "the red"}
+OTHER = 5, {"type": "image"}, [PART, {"type": "image", "url": "x"}], ["red"], [{"type": "text", "text": None}], [[PART]]
 
 
 @pytest.mark.parametrize(
@@ -121,19 +115,28 @@ USER, ANSWER = TALK[1], TALK[2]
     [
         ({"messages": []}, r"messages: found \[\], expected messages"),
         ({}, "messages: found None"),
-        ({"messages": [USER, ANSWER], "extra": 1}, "found column 'extra', expected some of"),
-        ({"conversations": [{"from": "human", "value": "a"}]}, '"human" or "gpt", "value": TEXT} becomes {"role"'),
-        ({"messages": [USER, ANSWER], "system": "be nice"}, r"found column .*system.*, expected messages; convert it"),
-        ({"messages": [USER, {"role": "bot", "content": "x"}]}, "found role 'bot', expected one of system"),
-        ({"messages": [ANSWER]}, "found role 'assistant' at the beginning, expected it after tool or user"),
-        ({"messages": [USER, ANSWER, TALK[0]]}, "found role 'system' after 'assistant'"),
-        ({"messages": [USER, USER, ANSWER]}, "found role 'user' after 'user'"),
+        ({"messages": [USER, ANSWER], "extra": 1}, "found column 'extra', expected messages, and tools; name the"),
+        ({"prompt": [USER], "chosen": [ANSWER]}, "found column 'chosen', expected messages"),
+        ({"messages": [USER, {"role": "bot", "content": "x"}]}, "content and a role, one of system"),
         ({"messages": [USER]}, "found 'user' as the last role, expected assistant"),
         ({"messages": [USER, {"role": "assistant", "content": ""}]}, r"messages\[1\]: found no content"),
         ({"messages": [USER, {"role": "assistant"}]}, r"messages\[1\]: found no content"),
         ({"messages": ["hi"]}, r"messages\[0\]: found 'hi', expected an object"),
-        ({"messages": [USER, {"role": "assistant", "content": "\ufdd0"}]}, "found U"),
         ({"prompt": "a", "completion": ""}, "completion: found no token"),
+        ({"messages": [USER, {**ANSWER, "loss": 0}]}, "the field 'loss', which looks like a rule"),
+        ({"messages": [USER, {**ANSWER, "isTrainable": False}]}, "--ignore-column messages.isTrainable"),
+        ({"messages": [USER, {**ANSWER, "weight": 0.5}]}, "found weight 0.5, expected 0 or 1"),
+        ({"messages": [USER, {**ANSWER, "train": "false"}]}, "found train 'false', expected 0 or 1"),
+        ({"messages": [USER, {**ANSWER, "weight": 0}]}, "no token of the assistant is left"),
+        ({"prompt": [{**USER, "train": True}], "completion": [ANSWER]}, "train True of the role 'user', expected 0"),
+        *[
+            ({"messages": [{"role": "user", "content": content}, ANSWER]}, "other content than text")
+            for content in OTHER
+        ],
+        *[
+            ({"messages": TALK, "tools": tools}, "ools")
+            for tools in ("find", {}, '[], "more": 1', "[" * 100_000, ["{}"])
+        ],
     ],
 )
 def test_what_is_no_conversation_is_said(tokenizer: FileTokenizer, record: Any, said: str) -> None:
@@ -144,12 +147,17 @@ def test_what_is_no_conversation_is_said(tokenizer: FileTokenizer, record: Any, 
 @pytest.mark.parametrize(
     ("template", "said"),
     [
-        ("{{ raise_exception('no tools here') }}", "the chat template refuses it: no tools here"),
+        ("{{ raise_exception('no tools here') }}", "the chat template fails: TemplateError: no tools here"),
         ("{{ messages[99].content.x }}", "the chat template fails: UndefinedError"),
         ("{{ ().__class__.__bases__[0].__subclasses__() }}", "the chat template fails: SecurityError"),
         ("{% for m in messages %}{{ m.role }}{% endfor %}{{ messages | length }}", "mark it with"),
         ("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}", "no token of the assistant is left"),
         ("{% generation %}a{% endgeneration %}" * 3, "marks 3 generations, expected one for each answer"),
+        (
+            f"{{% macro said() %}}{MARKED}{{% endmacro %}}{{{{ said() }}}}",
+            "marks .* for it; write {% generation %} outside",
+        ),
+        ("{% for %}", "the chat template fails: TemplateSyntaxError"),
     ],
 )
 def test_a_template_that_fails_is_said(tokenizer: FileTokenizer, template: str, said: str) -> None:
@@ -160,15 +168,13 @@ def test_a_template_that_fails_is_said(tokenizer: FileTokenizer, template: str, 
 def test_templates_that_cannot_be_used_are_refused_before_the_build(tmp_path: Path) -> None:
     def rules(content: Any) -> ChatRules:
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
-        return load_rules(str(tmp_path), None, None)
+        return load_rules(str(tmp_path))
 
     with raises(ConfigError, found="no chat template"):
         rules({})
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "x"}))
     with raises(ConfigError, "--max-tokens", "12", "a multiple of 8"):
-        load_rules(str(tmp_path), None, 12, 8)
-    with raises(ConfigError, found="is not Jinja"):
-        rules({"chat_template": "{% for %}"})
+        load_rules(str(tmp_path), max_tokens=12, multiple=8)
     with raises(ConfigError, found="bos_token in the template"):
         rules({"chat_template": "{{ bos_token }}"})
     found = rules(
@@ -176,8 +182,10 @@ def test_templates_that_cannot_be_used_are_refused_before_the_build(tmp_path: Pa
     )
     assert (found.template, found.specials) == ("{{ bos_token }}", {"bos_token": "<s>"})
     (tmp_path / "tokenizer_config.json").write_text("{")
-    with raises(InputError, found="cannot read the template"):
-        load_rules(str(tmp_path), None, None)
+    with raises(InputError, str(tmp_path)):
+        load_rules(str(tmp_path))
+    with raises(InputError, "--chat", "no template that can be read"):
+        load_rules("bytes", str(tmp_path / "none.jinja"))
 
 
 def build(*arguments: object) -> dict[str, Any]:
@@ -271,9 +279,7 @@ def test_csv_has_prompts_and_completions(tmp_path: Path, capsys: pytest.CaptureF
     told = capsys.readouterr().err
     assert "b.csv: line 2: messages: found 'hello', expected messages" in told
     assert "prompt and completion" in told
-    assert main(["build", *map(str, (tmp_path / "b.csv", "--out", out, *more[:-3], tmp_path / "no.jinja"))]) == 2
-    assert f"--chat-template {tmp_path / 'no.jinja'}: found a file that cannot be read" in capsys.readouterr().err
-    chat = load_rules("bytes", str(tmp_path / "t.jinja"), None)
+    chat = load_rules("bytes", str(tmp_path / "t.jinja"))
     assert cl.build(tmp_path / "a.csv", tmp_path / "python", tokenizer="bytes", chat=chat).documents == 2
     same = cl.open_dataset(tmp_path / "python").manifest
     assert same.tracks_fingerprint() == found.manifest.tracks_fingerprint()
@@ -361,58 +367,26 @@ def test_the_template_and_the_build_have_one_eos(tmp_path: Path) -> None:
         assert tokens_of(tmp_path / str(number))[-1] == made.id_of(name)
 
 
-PART = {"type": "text", "text": "the red"}
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        CHATML,
-        CHATML.replace("m.content", "m.content | tojson"),
-        CHATML.replace(
-            "{{ m.content }}",
-            "{% if m.content is string %}{{ m.content }}{% else %}"
-            "{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}",
-        ),
-        CHATML.replace("{{ m.content }}", "{% for p in m.content %}{{ p.text }}{% endfor %}"),
-    ],
-    ids=["text", "json", "both", "parts"],
-)
-def test_parts_of_text_are_one_text(tokenizer: FileTokenizer, template: str) -> None:
+def test_parts_of_text_are_one_text(tokenizer: FileTokenizer) -> None:
     parts = [PART, {"type": "text", "text": " cat"}]
     talk = [{"role": "user", "content": parts}, {"role": "assistant", "content": parts}]
-    (_, tokens, mask), = parsed(parser(tokenizer, template), {"messages": talk})  # fmt: skip
-    quote = '"' if "content | tojson" in template else ""
-    assert learnt(tokenizer, tokens, mask) == f"{quote}the red cat{quote}<|im_end|>\n"
-
-
-@pytest.mark.parametrize(
-    "content",
-    [5, {"type": "image"}, [PART, {"type": "image", "url": "x"}], ["red"], [{"type": "text", "text": None}], [[PART]]],
-)
-def test_other_contents_are_refused(tokenizer: FileTokenizer, content: Any) -> None:
-    with pytest.raises(BadRow, match=r"messages\[0\]: found .* in the content, expected text, or parts of type text"):
-        parsed(parser(tokenizer), {"messages": [{"role": "user", "content": content}, ANSWER]})
+    (_, tokens, mask), = parsed(parser(tokenizer), {"messages": talk})  # fmt: skip
+    assert learnt(tokenizer, tokens, mask) == "the red cat<|im_end|>\n"
 
 
 def test_tools_as_json_and_their_template(tmp_path: Path, tokenizer: FileTokenizer) -> None:
     tools = [{"name": "find", "parameters": {"q": "text"}}]
     wanted = parsed(parser(tokenizer), {"messages": TALK, "tools": tools})
     assert parsed(parser(tokenizer), {"messages": TALK, "tools": json.dumps(tools)}) == wanted
-    for wrong in ("find", {"name": "find"}, "{}", '[], "more": 1', "[" * 100_000):
-        with pytest.raises(BadRow, match="tools: found"):
-            parsed(parser(tokenizer), {"messages": TALK, "tools": wrong})
     templates = [{"name": "default", "template": CHATML}, {"name": "tool_use", "template": "used: " + CHATML}]
-    rules = load_rules(str(model(tmp_path, chat_template=templates)), None, None)
-    using = ChatParser(rules, SpecialTokens(tokenizer, "text"), CHAT_COLUMNS)
+    rules = load_rules(str(model(tmp_path, chat_template=templates)))
+    using = ChatParser(rules, SpecialTokens(tokenizer, "error"), Columns(**MADE))
     for record, text in [({"messages": TALK}, False), ({"messages": TALK, "tools": tools}, True)]:
         ((_, tokens, _),) = parsed(using, record)
         assert tokenizer.decode(tokens).startswith("used: ") == text
 
 
-def test_variables_of_a_template(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_variables_of_a_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     template = (
         "{{ said[1].b if said }}{% if thinking %}think{% elif thinking is defined %}{{ thinking }}{% endif %}"
         "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}no date{% endif %}" + CHATML
@@ -437,11 +411,6 @@ def test_variables_of_a_template(
     for number, (more, said) in enumerate(cases):
         build(rows, "--out", tmp_path / str(number), "--tokenizer", folder, "--chat", *more)
         assert made.decode(tokens_of(tmp_path / str(number))).startswith(said + "<|im_start|>")
-    load_rules(str(folder), None, None, variables={"strftime_now": "2024-07-26"})
-    assert not caplog.records
-    with caplog.at_level("WARNING", "conceptloader"):
-        load_rules(str(folder), None, None)
-    assert "strftime_now=YYYY-MM-DD" in caplog.text
     for wrong in ("thinkin=true", "messages=[]", "strftime_now=soon"):
         words = ["build", str(rows), "--out", str(tmp_path / "no"), "--tokenizer", str(folder), "--chat"]
         assert main([*words, "--template-variable", wrong]) != 0
@@ -450,46 +419,180 @@ def test_variables_of_a_template(
     assert "--template-variable without --chat" in capsys.readouterr().err
 
 
-def by_rule(tokenizer: FileTokenizer, rule: str, template: str = CHATML) -> ChatParser:
-    return ChatParser(ChatRules(template=template, specials={}), SpecialTokens(tokenizer, rule), CHAT_COLUMNS)
+@pytest.mark.parametrize("template", [CHATML, MARKED])
+def test_special_tokens_in_messages_are_refused_or_these_tokens(tokenizer: FileTokenizer, template: str) -> None:
+    said = "say <|im_end|>\n<|im_start|>system now"
+    record = {"messages": [{"role": "user", "content": said}, {"role": "assistant", "content": "no <|im_end|>!"}]}
+    with pytest.raises(BadRow, match=r"found the special token '<\|im_end\|>' in messages.*--special-tokens control"):
+        parsed(parser(tokenizer, template), record)
+    using = parser(tokenizer, template, rule="control")
+    ((_, tokens, _),) = parsed(using, record)
+    plain = f"<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\nno <|im_end|>!<|im_end|>\n"
+    assert tokens == tokenizer.encode([plain], [False])[0].values.tolist()
+    assert using.parse([json.dumps(record).encode()]).spelled == {"<|im_end|>": 2, "<|im_start|>": 1}
+    ((_, tokens, _),) = parsed(using, {"prompt": "a", "completion": "b<|im_end|>"})
+    assert tokens.count(tokenizer.eos_id or 0) == 1
+    with pytest.raises(BadRow, match="special token"):
+        parsed(parser(tokenizer), {"prompt": "a <|im_end|>", "completion": "b"})
+
+
+SHAPES = {
+    "chatml": CHATML,
+    "marked": MARKED,
+    "line feed after the mark": MARKED.replace("{% generation %}", "{% generation %}\n"),
+    "llama": "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content | trim }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
+    "mistral": "{% for m in messages %}{% if m.role == 'assistant' %} {{ m.content }}{{ eos_token }}"
+    "{% else %}[{{ m.content }}]{% endif %}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_tokens_and_masks_are_those_of_apply_chat_template(tokenizer: FileTokenizer, shape: str) -> None:
+    """And without marks what each answer adds, as TRL has it, where its prompt ends with a token."""
+    transformers = pytest.importorskip("transformers")
+    made = Tokenizer.from_str((tokenizer.definition or b"").decode())
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>")
+    rules = ChatRules(template=SHAPES[shape], specials={"eos_token": "<|im_end|>"})
+    using = ChatParser(rules, SpecialTokens(tokenizer, "error"), Columns(**MADE))
+    for talk in (TALK, TALK[1:3], [USER, {"role": "assistant", "content": "a\n\n  b  \n"}]):
+        (_, tokens, mask), = parsed(using, {"messages": talk})  # fmt: skip
+        given = {"chat_template": SHAPES[shape], "return_dict": True}
+        marked = "{% generation" in SHAPES[shape]
+        whole = theirs.apply_chat_template(talk, return_assistant_tokens_mask=marked, **given)
+        wanted = whole.get("assistant_masks") or [0] * len(tokens)
+        for k, message in enumerate(talk if not marked else ()):
+            if message["role"] == "assistant":
+                prompt = theirs.apply_chat_template(talk[:k], add_generation_prompt=True, **given)["input_ids"]
+                after = theirs.apply_chat_template(talk[: k + 1], **given)["input_ids"]
+                wanted[len(prompt) : len(after)] = [1] * (len(after) - len(prompt))
+        assert (tokens, mask) == (whole["input_ids"], wanted)
+
+
+END, MARK = "<|im_end|>", "{% endgeneration %}"
+UNENDED = {
+    "closed by the next turn": (
+        CHATML.replace(END + "\n{% endfor", "{% endfor").replace("prompt %}", "prompt %}<|im_end|>")
+        .replace("messages %}", "messages %}{{ '<|im_end|>' if not loop.first }}"), 4
+    ),
+    "marked without the end": (MARKED.replace(END + "{{ '\n' }}" + MARK, MARK + END + "{{ '\n' }}"), 4),
+    "no end at all": (CHATML.replace(END, ""), 4),
+    "the last turn is open": (MARKED.replace(END + "{{ '\n' }}" + MARK, "{{ END if not loop.last }}" + MARK)
+        .replace("END", "'<|im_end|>'"), 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", UNENDED)
+def test_answers_without_a_trained_end_are_counted_and_refused(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template, count = UNENDED[kind]
+    folder = model(tmp_path, eos_token="<|im_end|>", chat_template=template)
+    rows = write(tmp_path / "in.jsonl", *[{"id": str(k), "messages": TALK} for k in range(2)])
+    words = ["build", rows, "--out", tmp_path / "out", "--tokenizer", folder, "--chat"]
+    assert main([*map(str, words)]) == 1
+    told = capsys.readouterr().err
+    assert f"{count} of 4 answers" in told
+    assert "{{ eos_token }} (--chat-template FILE), or allow it (--max-unaligned-spans)" in told
+    assert build(*words[1:], "--max-unaligned-spans", 1)["lost_spans"] == count
+
+
+def test_ids_and_metadata_are_kept_as_of_any_input(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = model(tmp_path, eos_token="<|im_end|>")
+    rows = [{"uid": k, "talk": TALK, "metadata": {"n": k}, "source": None, "quality": k / 2} for k in range(3)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
+    for source in (write(tmp_path / "in.jsonl", *rows), tmp_path / "in.parquet"):
+        more = (
+            "--column",
+            "messages=talk",
+            "--column",
+            "id=uid",
+            "--metadata-column",
+            "source",
+            "--number",
+            "quality:f4",
+        )
+        build(source, "--out", tmp_path / "out", "--tokenizer", folder, "--chat", *more, "--overwrite")
+        with cl.open_dataset(tmp_path / "out") as ds:
+            assert [ds.document_id(k) for k in range(3)] == ["0", "1", "2"]
+            at = ds.document_range(2)
+            assert ds.spans("metadata", *at).decode()[0] == {"n": 2, "source": None}
+            assert ds.spans("quality", *at).decode()[0] == [1.0]
+
+
+def test_a_loss_on_the_last_answer_only(tokenizer: FileTokenizer) -> None:
+    later = CHATML.replace("{{ m.content }}", "{{ m.content if loop.last or m.role == 'user' else '...' }}")
+    for template in (CHATML, MARKED, later):
+        (_, tokens, mask), = parsed(parser(tokenizer, template, last_answer=True), {"messages": TALK})  # fmt: skip
+        assert learnt(tokenizer, tokens, mask) == "sat on the mat<|im_end|>\n"
+    with pytest.raises(BadRow, match=r"mark it with .* or train on the last answers only"):
+        parsed(parser(tokenizer, later), {"messages": TALK})
+
+
+BAD, GOOD = {"role": "assistant", "content": "bad"}, {"role": "assistant", "content": "good"}
 
 
 @pytest.mark.parametrize("template", [CHATML, MARKED])
-def test_special_tokens_in_messages(tokenizer: FileTokenizer, template: str) -> None:
-    said = "say <|im_end|>\n<|im_start|>system now"
-    record = {"messages": [{"role": "user", "content": said}, {"role": "assistant", "content": "no <|im_end|>!"}]}
-    marks = {tokenizer.id_of("<|im_start|>"), tokenizer.id_of("<|im_end|>")}
-    using = by_rule(tokenizer, "text", template)
-    ((_, tokens, mask),) = parsed(using, record)
-    assert [token for token in tokens if token in marks] == [
-        tokenizer.id_of(f"<|im_{end}|>") for end in ("start", "end")
-    ] * 2
-    plain = f"<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\nno <|im_end|>!<|im_end|>\n"
-    assert tokenizer.decode(tokens) == plain
-    assert learnt(tokenizer, tokens, mask) == "no <|im_end|>!<|im_end|>\n"
-    rows = [json.dumps(record).encode()]
-    assert using.parse(rows).spelled == {"<|im_end|>": 2, "<|im_start|>": 1}
-    control = by_rule(tokenizer, "control", template)
-    ((_, tokens, _),) = parsed(control, record)
-    assert tokens == tokenizer.encode([plain], [False])[0].values.tolist()
-    assert control.parse(rows).spelled == {"<|im_end|>": 2, "<|im_start|>": 1}
-    with pytest.raises(BadRow, match=r"found the special token '<\|im_end\|>' in messages"):
-        parsed(by_rule(tokenizer, "error", template), record)
-    ((_, tokens, _),) = parsed(by_rule(tokenizer, "text"), {"prompt": "a <|im_end|>", "completion": "b"})
-    assert [token for token in tokens if token in marks] == [tokenizer.eos_id]
-    ((_, tokens, _),) = parsed(by_rule(tokenizer, "control"), {"prompt": "a", "completion": "b<|im_end|>"})
-    assert tokens.count(tokenizer.eos_id or 0) == 1
-    with pytest.raises(BadRow, match="special token"):
-        parsed(by_rule(tokenizer, "error"), {"prompt": "a <|im_end|>", "completion": "b"})
+@pytest.mark.parametrize("flag", [{"weight": 0}, {"weight": 0.0}, {"train": False}, {"training": False}])
+def test_what_is_not_to_be_trained_is_masked(tokenizer: FileTokenizer, flag: Any, template: str) -> None:
+    on = {name: type(value)(1) for name, value in flag.items()}
+    talk = [{**USER, **flag}, {**BAD, **flag}, USER, {**GOOD, **on}, USER, {**GOOD, "note": 1}]
+    found = parsed(parser(tokenizer, template), {"messages": talk}, {"prompt": talk[:5], "completion": talk[5:]})
+    assert [learnt(tokenizer, *one[1:]) for one in found] == ["good<|im_end|>\n" * 2, "good<|im_end|>\n"]
 
 
-def test_a_template_that_looks_for_special_tokens_in_messages(tokenizer: FileTokenizer) -> None:
-    template = CHATML.replace("{{ m.content }}", "{{ m.content.split('<|im_start|>')[-1] }}")
-    record = {"messages": [USER, {"role": "assistant", "content": "a<|im_start|>b"}]}
-    with pytest.raises(BadRow, match="looks for special tokens in messages"):
-        parsed(by_rule(tokenizer, "text", template), record)
-    ((_, tokens, mask),) = parsed(by_rule(tokenizer, "control", template), record)
-    assert learnt(tokenizer, tokens, mask) == "b<|im_end|>\n"
-    odd = {"messages": [{"role": "user", "content": "<|im_end|>\ufdd3"}, ANSWER]}
-    with pytest.raises(BadRow, match=r"U\+FDD2"):
-        parsed(by_rule(tokenizer, "text"), odd)
+CALL = {"type": "function", "function": {"name": "find", "arguments": {"city": "Z"}}}
+
+
+def test_what_a_template_does_not_print_is_counted(tokenizer: FileTokenizer) -> None:
+    calls = {"role": "assistant", "content": "", "reasoning_content": "think", "tool_calls": [CALL]}
+    tool = {"role": "tool", "content": "sun", "tool_call_id": "1"}
+    talk = [USER, calls, tool, {**GOOD, "reasoning_content": "so", "tool_calls": []}]
+    rows = [{"messages": talk, "tools": [{"name": "find"}]}] * 3 + [{"messages": [USER, {**GOOD, "weight": 1}]}] * 5
+    lines = [json.dumps(row).encode() for row in rows]
+    lost = {"assistant.reasoning_content": 6, "assistant.tool_calls": 3, "tool.tool_call_id": 3}
+    plain = CHATML.partition("{% endif %}")[2]
+    assert parser(tokenizer, plain).parse(lines).unprinted == {**lost, "tools": 3}
+    few = CHATML.replace("m in messages", "m in messages if m.role != 'tool'")
+    assert parser(tokenizer, few).parse(lines).unprinted == {**lost, "tool.content": 3}
+    assert not parser(tokenizer, plain).parse(lines[3:]).unprinted
+
+
+def test_null_is_no_value_in_any_format(tmp_path: Path) -> None:
+    """Of one Dataset, in each format that datasets itself writes, and of the rows that it was made of."""
+    datasets = pytest.importorskip("datasets")
+    shown = CHATML.replace("{{ m.content }}", "{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}")
+    folder = model(tmp_path, eos_token="<|im_end|>", chat_template=shown)
+    rows = [
+        {"messages": [USER, {**GOOD, "tool_calls": [{"name": "f", "arguments": arguments}]}]}
+        for arguments in ({"city": "Z", "limit": None}, {"n": 1})
+    ]
+    made = datasets.Dataset.from_list(rows)
+    made.to_parquet(tmp_path / "rows.parquet")
+    made.to_json(tmp_path / "rows.jsonl")
+    found = []
+    for number, path in enumerate(
+        [write(tmp_path / "in.jsonl", *rows), tmp_path / "rows.parquet", tmp_path / "rows.jsonl"]
+    ):
+        build(path, "--out", tmp_path / str(number), "--tokenizer", folder, "--chat")
+        found.append(tokens_of(tmp_path / str(number)))
+    assert found == [found[0]] * 3
+
+
+def test_a_token_over_the_beginning_of_an_answer_is_of_the_prompt(tokenizer: FileTokenizer) -> None:
+    """As docs/conversations.md says, by both ways to know what the assistant says."""
+    made = Tokenizer(
+        models.BPE({"\u010a": 0, "\u010a\u010a": 1, "a": 2, "!": 3, "a!": 4}, [("\u010a", "\u010a"), ("a", "!")])
+    )
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    for begin, end in (("", ""), ("{% generation %}", "{% endgeneration %}")):
+        template = "{% for m in messages %}{% if m.role == 'user' %}a{{ '\\n' }}{% else %}" + begin
+        template += "{{ m.content }}" + end + "{{ '!' }}{% endif %}{% endfor %}"
+        using = parser(FileTokenizer(made.to_str().encode(), "tokenizer", None), template)
+        assert parsed(using, {"messages": [USER, {"role": "assistant", "content": "\na"}]}) == [
+            ("", [2, 1, 4], [0, 0, 1])
+        ]

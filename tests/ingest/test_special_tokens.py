@@ -15,7 +15,6 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.annotate.annotate import annotate
 from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.records.batch import BadRow
-from conceptloader.ingest.records.chat import ChatRules
 from conceptloader.ingest.records.special_tokens import RULES, SpecialTokens
 from conceptloader.ingest.records.tokenizer import FileTokenizer, load_tokenizer
 from tests.corpora.records import write_rows
@@ -225,13 +224,7 @@ def test_tokens_as_input_have_no_text(tmp_path: Path) -> None:
         build(tmp_path, [{"tokens": [1]}], "out", special_tokens="control")
 
 
-FRAMED: dict[str, dict[str, Any]] = {
-    "eos": {"text": f"the red cat{END}"},
-    "eos and a line feed": {"text": f"the red cat{END}\n"},
-    "bos": {"text": "<|im_start|>the red cat"},
-    "completion": {"prompt": "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n", "completion": "a<|im_end|>"},
-    "message": {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a<|im_end|>\n"}]},
-}
+FRAMED = {"eos": f"the red cat{END}", "eos and a line feed": f"the red cat{END}\n", "bos": "<|im_start|>the red cat"}
 
 
 @pytest.mark.parametrize("kind", FRAMED)
@@ -239,27 +232,12 @@ FRAMED: dict[str, dict[str, Any]] = {
 def test_documents_that_end_with_a_special_token_as_text_need_a_choice(
     kind: str, append_eos: bool, tmp_path: Path
 ) -> None:
-    template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    template += "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    options: dict[str, Any] = {"append_eos": append_eos}
-    if "text" not in FRAMED[kind]:
-        options["chat"] = ChatRules(template=template, specials={}, append_eos=append_eos)
-    rows = [FRAMED[kind]] * 6
+    rows = [{"text": FRAMED[kind]}] * 6
     with pytest.raises(InputError, match="6 of the first 6 documents, which begin or end"):
-        build(tmp_path, rows, "asked", **options)
+        build(tmp_path, rows, "asked", append_eos=append_eos)
     for rule, there in (("text", False), ("control", True)):
         more = {} if append_eos and rule == "control" else {"eos": END}
-        _, documents = build(tmp_path, rows, rule, special_tokens=rule, **{**options, **more})
-        name = END if kind.startswith("eos") else "<|im_start|>" if kind == "bos" else "<|im_end|>"
-        number = with_marks().token_to_id(name)
-        body = documents[0][:-1] if append_eos else documents[0]
-        if kind != "message":
-            assert (number in body) == there
-    few = rows[:2] + [OTHERS.get(kind, {"text": "red"})] * 4
-    build(tmp_path, few, "few", **options)
-
-
-OTHERS: dict[str, dict[str, Any]] = {
-    "completion": {"prompt": "q", "completion": "a"},
-    "message": {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]},
-}
+        _, documents = build(tmp_path, rows, rule, special_tokens=rule, append_eos=append_eos, **more)
+        number = with_marks().token_to_id(END if kind.startswith("eos") else "<|im_start|>")
+        assert (number in (documents[0][:-1] if append_eos else documents[0])) == there
+    build(tmp_path, rows[:2] + [{"text": "red"}] * 4, "few", append_eos=append_eos)

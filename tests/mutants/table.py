@@ -44,7 +44,7 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
             "tokenizer": "tokenizer tokenizer_folder align lost edges",
             "special": "special_tokens chat", "doubled": "special_tokens", "spelled": "special_tokens",
             "tokenized": "tokenized",
-            "batch": "build", "chat": "chat messages", "messages": "messages",
+            "batch": "build", "chat": "chat", "messages": "chat",
             "records": "bad_input column_names digits",
             "table": "bad_input column_names",
             "documents": "bad_input build numbers",

@@ -404,7 +404,8 @@ def _write_shards(
         for track, loss in done.losses.items():  # hours before the build would end with it
             if loss.spans >= _TELLING and loss.lost > options.max_unaligned_spans * loss.spans and track not in told:
                 told.add(track)
-                log.warning("track %r so far: %s; above --max-unaligned-spans the build will fail", track, loss)
+                told_now = loss.said(track)
+                log.warning("track %r so far: %s; above --max-unaligned-spans the build will fail", track, told_now)
         for record in done.bad:
             if on_bad is not None:
                 on_bad(*record)

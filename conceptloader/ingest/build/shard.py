@@ -20,7 +20,7 @@ from conceptloader.ingest.build.doubled import Doubled
 from conceptloader.ingest.build.plan import Piece, piece_bytes
 from conceptloader.ingest.build.spelled import NOTE as SPELLED
 from conceptloader.ingest.build.spelled import note
-from conceptloader.ingest.build.unaligned import NOTE, Losses
+from conceptloader.ingest.build.unaligned import ANSWERS, NOTE, Losses, TrackLoss
 from conceptloader.ingest.records.batch import BadRecord, BadRow, Ragged, RowBatch
 from conceptloader.ingest.records.chat import ChatParser, ChatRules
 from conceptloader.ingest.records.columns import Columns
@@ -202,7 +202,7 @@ class ShardFiller:
 
     def _framed(self, batch: RowBatch) -> Mapping[str, int]:
         if batch.texts is None or self.tokenizer is None or not self.doubled.looks:
-            return batch.framed
+            return {}
         self.tokenizer.framed.clear()
         for text in batch.texts:
             self.tokenizer.look([text])
@@ -212,7 +212,7 @@ class ShardFiller:
         tokens, writer = placed.tokens, self.writer
         writer.add_documents(tokens.values, tokens.offsets, placed.spans, placed.ids, placed.fields)
         progress.documents, progress.tokens = len(placed.ids), len(tokens.values)
-        progress.truncated, progress.unprinted = batch.truncated, Counter(batch.unprinted)
+        progress.truncated, progress.unprinted = batch.truncated, batch.unprinted
         self.spelled.update(progress.spelled)
         if self.spelled and self.tokenizer is not None:
             writer.notes[SPELLED] = note(self.tokenizer.rule, self.spelled)
@@ -266,12 +266,14 @@ class ShardFiller:
         dtype, decode = np.dtype("<" + options.written_type), self.decode and partial(self.decode, tokens)
         placed = place(batch, tokens, places, self.eos, self.rules, dtype, decode)
         ids, first, shard = batch.ids, self.writer.documents, self.writer.name
-        progress.losses.note(
-            batch,
-            placed.lost,
-            lambda row: f"document {ids[row]!r}" if ids[row] else f"document {first + row} of shard {shard}",
-            self.rules.span_unit,
-        )
+
+        def name(row: int) -> str:
+            return f"document {ids[row]!r}" if ids[row] else f"document {first + row} of shard {shard}"
+
+        progress.losses.note(batch, placed.lost, name, self.rules.span_unit)
+        if batch.answers:
+            examples = [{**one, "document": name(one["row"])} for one in batch.unended]
+            progress.losses.add({ANSWERS: TrackLoss(batch.answers, len(examples), examples[:3])})
         placed = placed if self.bos is None else with_bos(placed, self.bos)
         if batch.texts is not None and self.tokenizer is not None:
             progress.spelled += self.tokenizer.spelled

@@ -8,11 +8,12 @@ from conceptloader.errors import ConfigError
 from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.build.builder import TOKEN_DTYPES, IngestOptions, build_dataset
 from conceptloader.ingest.build.complete import Summary
-from conceptloader.ingest.records.chat import CHAT_COLUMNS, ChatRules
+from conceptloader.ingest.records.chat import MADE, ChatRules
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.detect import detect_columns, with_labels
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES
+from conceptloader.ingest.records.special_tokens import CONTROL, ERROR, TEXT
 from conceptloader.ingest.records.tokenizer import FileTokenizer, find_token, load_tokenizer
 from conceptloader.ingest.records.vocabulary import load_vocabulary
 
@@ -60,7 +61,7 @@ def build(
         scores: By track, the type "f2" or "f4" of the scores of concepts.
         columns: By default those of the first records (`detect_columns`).
         rules: Which tokens belong to a span.
-        chat: How conversations are rendered, see `load_rules`; then only the ignored ones of `columns` count.
+        chat: How conversations are rendered, see `load_rules`; `columns` then says what else their records have.
         encoding: How tracks are stored: "auto", "dense" or "spans".
         mode: Of the dataset: "stream-with-metadata", "token-stream" or "document"; by default from the columns.
         token_dtype: As which tokens are stored, uint16 or uint32, by default the smaller one that holds the vocabulary.
@@ -101,9 +102,9 @@ def build(
         )
     sources = find_sources([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)
     loaded = None if tokenizer is None else load_tokenizer(tokenizer, eos, ends=append_eos)
-    if columns is None and chat is None:
-        columns = detect_columns(sources, max_line_bytes=max_line_bytes, strict=on_bad is None)
-    columns = columns or Columns()  # of conversations: see with_chat
+    if columns is None:
+        strict = on_bad is None and chat is None
+        columns = detect_columns(sources, max_line_bytes=max_line_bytes, strict=strict)
     named = {
         track: load_vocabulary(names) if isinstance(names, (str, os.PathLike)) else list(names)
         for track, names in (vocabularies or {}).items()
@@ -136,9 +137,13 @@ def with_chat(options: IngestOptions, chat: ChatRules | None) -> IngestOptions:
     """The same for conversations, if these are any: their template ends turns, by the eos that the tokenizer has."""
     if chat is None:
         return options
-    columns = replace(CHAT_COLUMNS, ignored=tuple(options.columns.ignored))
+    if options.special_tokens == TEXT:
+        fix = "omit --special-tokens, or pass control, which makes it these tokens"
+        raise ConfigError("special_tokens", f"{TEXT!r} for conversations", f"{ERROR!r} or {CONTROL!r}", fix)
+    columns = replace(options.columns, **MADE, labels=None, attention_mask=None)
     tokenizer, specials = options.tokenizer, dict(chat.specials)
     if "eos_token" in specials and isinstance(tokenizer, FileTokenizer):
         specials["eos_token"] = tokenizer.name_of(tokenizer.eos_id) or specials["eos_token"]
     chat = replace(chat, specials=specials, append_eos=options.append_eos)
-    return replace(options, columns=columns, chat=chat, mode=options.mode or "document")
+    rule = options.special_tokens or ERROR
+    return replace(options, columns=columns, chat=chat, special_tokens=rule, mode=options.mode or "document")

@@ -15,6 +15,7 @@ from conceptloader.ingest.build.spelled import read_spelled
 from conceptloader.ingest.records.batch import RowBatch
 from conceptloader.storage.lock import build_lock
 
+ANSWERS = "answers of the assistant"  # in place of a track: of conversations, those of which no end is trained
 NOTE = "spans"  # the note of a shard's record that holds the counts
 _EXAMPLES, _TEXT = 3, 60
 
@@ -32,13 +33,14 @@ class TrackLoss:
         self.lost += other.lost
         self.examples += other.examples[: _EXAMPLES - len(self.examples)]
 
-    def __str__(self) -> str:
+    def said(self, track: str) -> str:
         shown = ", ".join(
             f"[{one['start']}, {one['end']}) of {one['document']}"
             + (f" ({one['text']!r})" if one["text"] is not None else "")
             for one in self.examples
         )
-        return f"{self.lost:,} of {self.spans:,} spans ({self.lost / self.spans:.2%}) got no token, such as {shown}"
+        what = ("answers", "have no trained end") if track == ANSWERS else ("spans", "got no token")
+        return f"{self.lost:,} of {self.spans:,} {what[0]} ({self.lost / self.spans:.2%}) {what[1]}, such as {shown}"
 
 
 class Losses(dict[str, TrackLoss]):
@@ -77,19 +79,18 @@ class Losses(dict[str, TrackLoss]):
         """A sentence for each track that lost something. limit: the part above which it will be refused."""
         fate = {True: f"above {limit:.2%} (max-unaligned-spans) a build fails", False: "they were skipped"}
         lost = [(track, loss) for track, loss in self.items() if loss.lost]
-        return [f"{track}: {loss}; {fate[loss.lost > limit * loss.spans]}" for track, loss in lost]
+        return [f"{track}: {loss.said(track)}; {fate[loss.lost > limit * loss.spans]}" for track, loss in lost]
 
     def check(self, limit: float, where: str, remedy: str) -> None:
         """Raises: InputError for a track that lost more than the part `limit` of its spans."""
         for track, loss in self.items():
             if loss.lost > limit * loss.spans:
-                raise InputError(
-                    f"{where}: track {track!r}",
-                    str(loss),
-                    f"at most {limit:.2%}",
-                    "check that the offsets are [start, end) in characters of these very texts, or allow it "
-                    f"(--max-unaligned-spans); {remedy}",
-                )
+                advice = "check that the offsets are [start, end) in characters of these very texts"
+                if track == ANSWERS:
+                    advice = "end the assistant's turns with a special token in the template, within {% generation %} "
+                    advice += "if there is one, such as {{ message.content }}{{ eos_token }} (--chat-template FILE)"
+                fix = f"{advice}, or allow it (--max-unaligned-spans); {remedy}"
+                raise InputError(f"{where}: track {track!r}", loss.said(track), f"at most {limit:.2%}", fix)
 
 
 def read_losses(build: Build) -> Losses:

@@ -1,5 +1,6 @@
 """A batch of documents between the reader and the writer, by column, so that nothing is done token by token."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,7 +75,8 @@ class RowBatch:
     metadata: one encoded record per document. fields: values aligned with all tokens of the batch. truncated:
     conversations of which turns were dropped. numbers: by track, an encoded record per document, None for none.
     spelled: special tokens that texts of these tokens spell, by name. unprinted: fields of messages that a template
-    omitted, by name. framed: documents of these tokens that begin or end with a special token as text, by name.
+    omitted, by name. answers: those of conversations with a loss; unended: row, start, end and text of each that has
+    none on a token that ends it.
     """
 
     ids: list[str]
@@ -86,5 +88,6 @@ class RowBatch:
     truncated: int = 0
     numbers: dict[str, list[bytes | None]] = field(default_factory=dict)
     spelled: Mapping[str, int] = field(default_factory=dict)
-    unprinted: Mapping[str, int] = field(default_factory=dict)
-    framed: Mapping[str, int] = field(default_factory=dict)
+    unprinted: Counter[str] = field(default_factory=Counter)
+    answers: int = 0
+    unended: list[dict[str, Any]] = field(default_factory=list)

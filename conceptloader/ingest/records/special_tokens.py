@@ -1,6 +1,5 @@
 """Text that spells a special token of its tokenizer, such as <|endoftext|>: is it text, that token, or an error?"""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -17,9 +16,6 @@ from conceptloader.ingest.records.fast import Fast
 from conceptloader.ingest.records.tokenizer import FileTokenizer, TextTokenizer
 
 TEXT, CONTROL, ERROR = RULES = "text", "control", "error"
-_GUARD = "\ufdd2"  # inside a name that is text; no character, so in no text
-_OPEN, _CLOSE, _DIGITS = "\ufdd3", "\ufdd4", "".join(map(chr, range(0xFDE0, 0xFDF0)))
-_RESERVED = re.compile("[\ufdd2-\ufdef]")
 
 
 class SpecialTokens:
@@ -31,6 +27,7 @@ class SpecialTokens:
 
     Attributes:
         spelled: How often text spelled each name; whoever reads it clears it.
+        ends: Ids that may end what the assistant says: special ones and eos. Empty for bytes, whose eos no text spells.
         framed: How many documents begin or end with each name as text, of those given to `look`; cleared likewise.
     """
 
@@ -44,6 +41,7 @@ class SpecialTokens:
         self._unknown = self._file.unknown_id() if special and self._file else None
         self._is_special = np.zeros(tokenizer.vocab_size, bool)
         self._is_special[list(self._names)] = True
+        self.ends = {*self._names, tokenizer.eos_id} if self._file else set[int | None]()
 
     def encode(self, texts: Sequence[str], places: Sequence[bool]) -> tuple[Ragged, Ints]:
         """See `TextTokenizer.encode`. Raises: BadRow for a text that spells a special token, if that is an error."""
@@ -59,7 +57,10 @@ class SpecialTokens:
             spelled = {self._names[i]: count for i, count in (before - Counter(unknown)).items()}
             kept = [self._names[i] for i in after if i != self._unknown]
             if self.rule == ERROR and (spelled or kept):
-                raise BadRow(row, _refusal(next(iter(spelled or kept)), "text"))
+                name = next(iter(spelled or kept))
+                raise BadRow(
+                    row, f"found the special token {name!r} in text, expected text without any; {_SKIP} text or control"
+                )
             if self.rule == TEXT and kept:
                 raise BadRow(
                     row,
@@ -109,60 +110,8 @@ class SpecialTokens:
             value = [*value, *value.values()]
         return [name for item in value for name in self.names_in(item)] if isinstance(value, list) else []
 
-    def guard(self, value: Any) -> Any:
-        """A JSON value in which no text spells a special token: each name has a mark in it. Raises: ValueError."""
-        if isinstance(value, str):
-            if _RESERVED.search(value):
-                raise ValueError("found one of U+FDD2 to U+FDEF, which stand for no character; take it out")
-            return self._spelled.sub(lambda found: found[0][0] + _GUARD + found[0][1:], value)
-        if isinstance(value, dict):
-            return {self.guard(key): self.guard(item) for key, item in value.items()}
-        return [self.guard(item) for item in value] if isinstance(value, list) else value
-
-    def unguard(self, text: str) -> str:
-        return text.replace(_GUARD, "")
-
-    def marked(self, text: str) -> str:
-        """A text with placeholders for the special tokens that it spells, and the guarded names as they were."""
-        numbers = {name: i for i, name in self._names.items()}
-        return self.unguard(self._spelled.sub(lambda found: _placeholder(numbers[found[0]]), text))
-
-    def encode_marked(self, text: str) -> tuple[NDArray[Any], Ints]:
-        """(ids, places) of what `marked` returns: placeholders are the special tokens, all else is text."""
-        twin, ids = self._twin
-        tokens, places = twin.encode([text], [True], plain=True)
-        return ids[tokens.values], places
-
-    @cached_property
-    def _twin(self) -> tuple[FileTokenizer, NDArray[Any]]:
-        """The tokenizer with the placeholders as tokens of their own, and what its ids stand for."""
-        assert self._file is not None
-        definition = json.loads(self._file.definition or b"")
-        added = {token["id"]: token for token in definition["added_tokens"]}
-        for k, i in enumerate(self._names):
-            more = {"id": self._file.vocab_size + k, "content": _placeholder(i), "special": False, "normalized": False}
-            definition["added_tokens"].append({**added[i], **more})
-        twin = FileTokenizer(json.dumps(definition).encode(), "tokenizer", None)
-        ids = np.arange(twin.vocab_size, dtype=np.int64)
-        for i in self._names:
-            ids[twin.id_of(_placeholder(i))] = i
-        return twin, ids
-
 
 _SKIP = "skip such records (--bad-records FILE), or pass --special-tokens"
-
-
-def _refusal(name: str, where: str) -> str:
-    return f"found the special token {name!r} in {where}, expected text without special tokens; {_SKIP} text or control"
-
-
-def refuse(name: str, where: str) -> None:
-    """Raise ValueError for a name in a message."""
-    raise ValueError(_refusal(name, where))
-
-
-def _placeholder(number: int) -> str:
-    return _OPEN + "".join(_DIGITS[int(digit, 16)] for digit in f"{number:06x}") + _CLOSE
 
 
 def _pairs(offsets: Ints) -> list[tuple[int, int]]:

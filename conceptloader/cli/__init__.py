@@ -51,7 +51,7 @@ GROUPS = {
             "trace.commands.locate",
             "find the steps that contain documents or a concept, or check that none does",
         ),
-        "exposure": ("trace.commands.exposure", "count how often documents or concepts are seen"),
+        "query": ("trace.commands.query", "ask in SQL what steps consist of, and what was seen of the data"),
         "doctor": ("commands.doctor", "check a configuration and the storage before a long run"),
     },
 }
@@ -89,7 +89,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments, rest = parser.parse_known_args(with_recipe(given, parser))
     except ConceptloaderError as error:
         parser.error(str(error))
-    if rest:
+    words = getattr(arguments, "words", None)
+    if rest and words and not any(word.startswith("-") for word in rest):
+        words += rest  # argparse takes only those that stand together
+    elif rest:
         arguments.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     from conceptloader.format.spec.codecs import unknown_as_bytes  # --help takes no numpy
 

@@ -11,7 +11,7 @@ from conceptloader.index.reader import ConceptIndex
 
 DESCRIPTION = """\
 Build the concept index of a track, in the dataset's directory: which spans carry each concept. With it, `conceptloader
-locate --concept` and `exposure` need not read the track. An existing index is reused.
+locate --concept` need not read the track. An existing index is reused.
 
   conceptloader index data/corpus --workers 8
   conceptloader index data/corpus --top 20

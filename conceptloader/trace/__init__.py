@@ -1,11 +1,8 @@
 """Tracing a run: what a step contains, past or future; where a document or concept is seen; whether it went as planned.
 
-Open run.py first, then past.py, then samples.py.
+Open run.py first, then past.py, then samples.py; tables.py is what SQL asks.
 """
 
-from conceptloader.trace.bulk import trace_steps
-from conceptloader.trace.exposure import Exposure, exposure
-from conceptloader.trace.groups import exposure_by
 from conceptloader.trace.locate import (
     ConceptSeen,
     DocumentSeen,
@@ -20,6 +17,7 @@ from conceptloader.trace.record import BatchRecorder, Launch, Line, read_record
 from conceptloader.trace.replay import Difference, Report, audit
 from conceptloader.trace.run import Run
 from conceptloader.trace.samples import DocumentPart, SampleTrace, SpanPart, trace_sample, trace_step
+from conceptloader.trace.tables import query
 from conceptloader.trace.where import Where, parse_where
 
 __all__ = [
@@ -28,7 +26,6 @@ __all__ = [
     "Difference",
     "DocumentPart",
     "DocumentSeen",
-    "Exposure",
     "Launch",
     "Line",
     "Member",
@@ -39,15 +36,13 @@ __all__ = [
     "Where",
     "audit",
     "excluded_since",
-    "exposure",
-    "exposure_by",
     "locate_concept",
     "locate_document",
     "locate_where",
     "open_run",
     "parse_where",
+    "query",
     "read_record",
     "trace_sample",
     "trace_step",
-    "trace_steps",
 ]

@@ -13,7 +13,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.read.bulk import records_of, spans_of
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
-from conceptloader.trace.bulk import concepts_in, document_ids, id_lists
+from conceptloader.trace.documents import concepts_in, document_ids, id_lists
 from conceptloader.trace.ranges import document_ranges, ranges_by_shard
 
 _NUMBERS = "", "_min", "_max"
@@ -49,7 +49,7 @@ class DocumentColumns:
             if track.codec == "concepts":
                 names = dataset.vocabulary(name)
                 self._names[name] = None if names is None else arrow.array(names, arrow.string())
-                self.types[name] = arrow.list_(arrow.int32() if names is None else arrow.string())
+                self.types[name] = arrow.list_(arrow.int64() if names is None else arrow.string())
             elif track.codec == "numpy":
                 self.types |= {name + end: arrow.float64() for end in _NUMBERS}
             elif track.codec == _RECORDS:
@@ -198,9 +198,7 @@ class DocumentColumns:
             which, found = concepts_in(self.dataset, shard, track, (a, b), (np.arange(len(a)), a, b))
             parts.append(rows[which])
             ids.append(found)
-        lists = id_lists(len(start), np.concatenate(parts), np.concatenate(ids))
-        names = self._names[track]
-        return lists if names is None else self._arrow.ListArray.from_arrays(lists.offsets, names.take(lists.values))
+        return id_lists(self.dataset, track, len(start), np.concatenate(parts), np.concatenate(ids))
 
     def _records(self, track: str, start: Ints, stop: Ints) -> Any:
         """(documents, records) by shard, a record for each span."""

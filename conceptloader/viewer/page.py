@@ -15,8 +15,8 @@ from conceptloader.cli.output import Output
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.storage.durable import write_file
 from conceptloader.trace import Run, SampleTrace, trace_sample
-from conceptloader.trace.bulk import sample_ranges
 from conceptloader.trace.commands.trace import sample_lines, weights_line
+from conceptloader.trace.seen import ranges_of_steps
 from conceptloader.viewer.notebook import facts
 from conceptloader.viewer.render import Html, mixture_html, table, visible, window_html
 from conceptloader.viewer.windows import Reader, Window
@@ -56,7 +56,7 @@ def save_run(run: Run, arguments: argparse.Namespace, output: Output) -> None:
         title = f"Steps {first:,} to {stop - 1:,}" if arguments.steps else f"Step {first:,}"
         run.at_step(first)  # raises where there is none
         stop = min(stop, run.steps.segments[-1].plan.stop_step or stop)
-        ranges = [(low, high, era) for low, high, _, era in sample_ranges(run, first, stop)]
+        ranges = [(low, high, era) for low, high, _, era in ranges_of_steps(run, first, stop)]
     parts = [_steps(run, first, stop)] if arguments.steps else []
     if arguments.step is not None:  # with the mixture up to it
         first = run.steps.segments[0].start.step

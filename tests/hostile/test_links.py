@@ -97,7 +97,7 @@ COMMANDS: dict[str, tuple[Callable[[Path], object], bool]] = {  # and whether a 
     "subset --task": (_command("subset", "DS", "--where", "id = 'doc-1'", "--out", "DS/new", "--task", "0/2"), False),
     "adopt": (_command("adopt", "TMP/raw.bin", "--kind", "flat", "--dtype", "u2", "--out", "DS/new"), False),
     "inspect": (_command("inspect", "DS", "--random", "1", "--html", "DS/page.html"), False),
-    "exposure": (_command("exposure", "TMP/run.yaml", "--samples", "4", "--out", "DS/rows.jsonl"), False),
+    "query": (_command("query", "TMP/run.yaml", "from samples", "--samples", "4", "--csv", "DS/rows.csv"), False),
     "init": (_command("init", "DS", "--out", "DS/run.yaml", "--overwrite"), False),
 }
 

@@ -14,7 +14,7 @@ from tests.soak.builds import child
 GONE = {
     "metrics": "", "mixing": "", "remote": "",
     "viewer": "", "subset": "subset", "index": "index",
-    "columns": "column", "trace": "trace locate exposure subset column", "ingest/adopt": "adopt",
+    "columns": "column", "trace": "trace locate query subset column", "ingest/adopt": "adopt",
     "ingest/annotate": "annotate", "integrations": "",
 }  # fmt: skip
 WITHOUT = """

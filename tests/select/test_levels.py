@@ -16,7 +16,7 @@ from conceptloader.__main__ import main
 from conceptloader.format.tools.stats import dataset_stats
 from conceptloader.index.build import build_index
 from conceptloader.index.reader import ConceptIndex, index_directory
-from conceptloader.trace import Run, exposure, locate_concept, trace_sample, trace_steps
+from conceptloader.trace import Run, locate_concept, query, trace_sample
 from conceptloader.viewer.windows import Reader
 from tests.raises import raises
 
@@ -175,7 +175,8 @@ def test_what_a_run_saw(nested: Nested, indexed: bool) -> None:
         expected = {k: int(on[k * SEQ_LEN : (k + 1) * SEQ_LEN].sum()) for k in range(count)}
         touched = [k for k in range(count) if on[k * SEQ_LEN : (k + 1) * SEQ_LEN + 1].any()]
         assert seen == {k: expected[k] for k in touched}
-    table = exposure(run, num_samples=count).concepts().to_pylist()
+    text = "select name, sum(stop - start) as tokens, sum(seen) as seen from spans group by all"
+    table = query(run, text, samples=count).to_pylist()
     assert {row["name"]: row["tokens"] for row in table} == {name: on.sum() for name, on in nested.on.items()}
     whole = {name: on[: count * SEQ_LEN].sum() for name, on in nested.on.items()}
     assert {row["name"]: row["seen"] for row in table} == whole
@@ -212,8 +213,6 @@ def test_rows_of_steps(nested: Nested, tmp_path: Path) -> None:
         for _ in zip(range(3), loader, strict=False):
             pass
     run = cl.trace.open_run(config, tmp_path / "run")
-    for batch in trace_steps(run, 0, 3):
-        for row in batch.to_pylist():
-            tokens = slice(row["start"], row["start"] + row["inputs"])
-            expected = [k for k, name in enumerate(NAMES) if nested.on[name][tokens].any()]
-            assert row["concepts"] == expected
+    for row in query(run, "from parts", steps=(0, 3)).to_pylist():
+        tokens = slice(row["start"], row["start"] + row["inputs"])
+        assert row["concepts"] == [name for name in NAMES if nested.on[name][tokens].any()]

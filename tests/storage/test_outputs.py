@@ -25,7 +25,7 @@ COMMANDS: dict[str, str | list[str]] = {
     "subset": ["subset", "ds", "--where", "id = 'doc-1'", "--out", "URL"],
     "init": "init rows.jsonl --out URL",
     "html": "inspect ds --random 1 --html URL.html",
-    "table": "exposure run.yaml --samples 4 --out URL.jsonl",
+    "table": ["query", "run.yaml", "from samples", "--samples", "4", "--csv", "URL.csv"],
 }
 PYTHON: dict[str, Callable[[Any], object]] = {
     "build": lambda out: cl.build("rows.jsonl", out, tokenizer="bytes"),

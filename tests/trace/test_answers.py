@@ -12,21 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conceptloader.errors import ConfigError
 from conceptloader.index.build import build_index
 from conceptloader.index.reader import ConceptIndex
 from conceptloader.trace import (
     Run,
     excluded_since,
-    exposure,
-    exposure_by,
     locate_concept,
     locate_document,
     locate_where,
     parse_where,
+    query,
     trace_sample,
     trace_step,
-    trace_steps,
 )
 from tests.oracle.corpora import write_all
 from tests.oracle.samples import meaning
@@ -63,7 +60,7 @@ def test_answers_are_those_of_a_walk(data: st.DataObject, corpora: Any, monkeypa
     folder = corpora(data.draw(st.integers(0, scaled(3, 300)), "corpora"))
     config = data.draw(configurations(folder).flatmap(excluding_at_once), "config")
     walk = Walk(folder, config, data.draw(histories(config["seq_len"]), "starts"))
-    with monkeypatch_chunks(data.draw(st.sampled_from([5, 1 << 17]), "at once")):
+    with monkeypatch_chunks(data.draw(st.sampled_from([5, 1 << 17]), "at once"), data.draw(st.booleans(), "walk")):
         check_samples(walk)
         check_steps(walk)
         check_exposure(walk, data.draw(st.integers(0, walk.steps), "until"))
@@ -75,12 +72,14 @@ def test_answers_are_those_of_a_walk(data: st.DataObject, corpora: Any, monkeypa
 @pytest.fixture(scope="module")
 def monkeypatch_chunks() -> Any:
     """Look up so many samples and ranges at once."""
-    from conceptloader.trace import bulk, concepts, ranges
+    from conceptloader.trace import concepts, ranges, seen, tables
 
     @contextlib.contextmanager
-    def patched(size: int) -> Any:
+    def patched(size: int, walk: bool) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(bulk, "_SAMPLES", 2 * size + 1)
+            patch.setattr(seen, "_WALK", 8 * walk)
+            for module in (seen, tables):
+                patch.setattr(module, "_SAMPLES", 2 * size + 1)
             patch.setattr(ranges, "_RANGES", size)
             patch.setattr(concepts, "_CHUNK_TOKENS", size)
             patch.setattr(ConceptIndex, "chunk", size)
@@ -114,53 +113,57 @@ def check_samples(walk: Walk) -> None:
 
 
 def check_steps(walk: Walk) -> None:
-    """The table, and the samples of a step."""
+    """The tables of samples and of what is in them, and the samples of a step."""
     if not walk.steps:
         return
     of_token = {name: {t: concepts_of(data, t) for t in TRACKS} for name, data in walk.data.items()}
-    expected = []
+    expected, samples = [], []
     for step in range(walk.steps):
-        samples = range(*walk.run.steps.range_of(step))
-        assert step % 5 or [one.sample for one in trace_step(walk.run, step)] == list(samples)
-        for t in samples:
+        some = range(*walk.run.steps.range_of(step))
+        assert step % 5 or [one.sample for one in trace_step(walk.run, step)] == list(some)
+        for t in some:
             name, epoch, window = walk.oracle.locate(t)
-            places = [place for place in walk.places[t] if place.step == step]
-            fixed = {**places[0]._asdict(), "sample": t, "dataset": name, "epoch": epoch, "window": window}
-            if not walk.held[t]:
-                none = dict.fromkeys(("document", "id", "start", "end"))
-                expected.append({**fixed, **none, "inputs": 0, "concepts": [], "scored": []})
-            for one in sorted(walk.held[t], key=lambda held: held.start):
+            (place,) = (place for place in walk.places[t] if place.step == step)
+            fixed = {"step": step, "rank": place.dp_rank, "micro_batch": place.micro_batch, "row": place.slot}
+            fixed |= {"sample": t, "dataset": name, "epoch": epoch, "window": window}
+            samples.append(fixed)
+            for one in walk.held[t]:
                 size = one.inputs[1] - one.inputs[0] if one.inputs else 0
-                row = {**fixed, "start": one.start, "end": one.end, "inputs": size}
-                row |= {"document": None, "id": None}
+                row = {**fixed, "start": one.start, "stop": one.end, "inputs": size}
+                row |= {"document": None, "id": None, "source_document": None}
                 if one.document >= 0:
                     row |= {"document": one.document, "id": walk.data[name].ids[one.document] or None}
+                    if walk.data[name].runs:
+                        row["source_document"] = walk.source_of(name, one.document)
                 for track in TRACKS:
-                    ids = of_token[name][track][one.start : one.start + size]
-                    row[track] = sorted({k for found in ids for k in found})
+                    ids = {k for found in of_token[name][track][one.start : one.start + size] for k in found}
+                    has = track in walk.data[name].spans
+                    row[track] = [f"concept-{k}" for k in sorted(ids)] if has else None
                 expected.append(row)
-    found = [row for batch in trace_steps(walk.run, 0, walk.steps) for row in batch.to_pylist()]
+    steps = 0, walk.steps
+    assert query(walk.run, "from samples order by step, sample", steps=steps).to_pylist() == samples
+    found = query(walk.run, "from parts", steps=steps).to_pylist()
+    key = lambda row: (row["step"], row["sample"], row["start"])  # noqa: E731
     tracks = [track for track in TRACKS if track in (found or [{}])[0]]
-    for row, wanted in zip(found, expected, strict=True):
-        name, document, views = wanted["dataset"], wanted["document"], any(data.runs for data in walk.data.values())
-        source = walk.source_of(name, document) if views and document is not None else None
-        assert row.pop("source_document", None) == source
-        assert row == {key: value for key, value in wanted.items() if key not in TRACKS or key in tracks}
+    expected = [{k: v for k, v in row.items() if k not in TRACKS or k in tracks} for row in sorted(expected, key=key)]
+    assert sorted(found, key=key) == expected
     middle = walk.steps // 2
-    rows = [row for batch in trace_steps(walk.run, middle, middle + 1) for row in batch.to_pylist()]
-    assert len(rows) == sum(row["step"] == middle for row in expected)
+    counted = query(walk.run, "select count(*) as rows from parts", steps=(middle, middle + 1)).to_pylist()
+    assert counted == [{"rows": sum(row["step"] == middle for row in expected)}]
 
 
 def check_exposure(walk: Walk, until: int) -> None:
     """What was seen until a step, or in so many samples of a run without steps."""
     trained = [t for step in range(until) for t in range(*walk.run.steps.range_of(step))]
     steps = [step for step in range(until) for _ in range(*walk.run.steps.range_of(step))]
-    compare_exposure(walk, exposure(walk.run, until=until), trained, steps)
+    if until:
+        compare_exposure(walk, lambda text: query(walk.run, text, steps=(0, until)).to_pylist(), trained, steps)
     alone = Run(blend=walk.run.blend)
-    compare_exposure(walk, exposure(alone, num_samples=walk.count), list(range(walk.count)), None)
+    every = list(range(walk.count))
+    compare_exposure(walk, lambda text: query(alone, text, samples=walk.count).to_pylist(), every, None)
 
 
-def compare_exposure(walk: Walk, found: Any, samples: list[int], steps: list[int] | None) -> None:
+def compare_exposure(walk: Walk, ask: Any, samples: list[int], steps: list[int] | None) -> None:
     drawn, tokens, seen = Counter[str](), Counter[str](), Counter[tuple[str, int]]()
     first: dict[tuple[str, int], int] = {}
     of_concept: dict[tuple[str, int], int] = defaultdict(int)
@@ -172,61 +175,40 @@ def compare_exposure(walk: Walk, found: Any, samples: list[int], steps: list[int
             tokens[name] += size
             seen[name, one.document] += size
             first.setdefault((name, one.document), k)
-    for row in found.sources().to_pylist():
-        assert (row["samples"], row["tokens"]) == (drawn[row["dataset"]], tokens[row["dataset"]]), row
+    sources = {row["dataset"]: row for row in ask("from datasets")}
+    for name, row in sources.items():
+        assert (row["samples"], row["tokens"]) == (drawn[name], tokens[name]), row
         assert row["epochs"] == (row["tokens"] / row["size"] if row["size"] else 0)
-    with_table = {name for name, data in walk.data.items() if data.documents}
-    marks = [2, 5, 9]
-    rows = [row for row in found.documents(checkpoints=marks).to_pylist() if row["dataset"] in with_table]
-    assert {(row["dataset"], row["document"]) for row in rows} >= {key for key in first if key[0] in with_table}
-    for row in rows:
-        key = row["dataset"], row["document"]
-        data = walk.data[key[0]]
-        assert (row["id"] or "", row["tokens"]) == (
-            data.ids[key[1]],
-            data.documents[key[1]][1] - data.documents[key[1]][0],
-        )
-        assert (row["seen"], row["epochs"]) == (seen[key], seen[key] / max(1, row["tokens"])), row
-        k = first.get(key)
-        assert row["first_sample"] == (None if k is None else samples[k]), row
-        step = None if k is None or steps is None else steps[k]
-        assert row["first_step"] == step
-        assert row["first_checkpoint"] == (None if step is None else next((at for at in marks if at > step), None))
     begun = Counter(
-        (walk.name(t), walk.data[walk.name(t)].ids[one.document] or None)
+        (walk.name(t), one.document)
         for t in samples
         for one in walk.held[t]
         if one.inputs and one.inputs[0] == 0 and one.document >= 0
     )
-    by_id: dict[Any, list[int]] = defaultdict(lambda: [0, 0, 0])
-    for (name, document), size in seen.items():
-        one = by_id[name, walk.data[name].ids[document] or None if document >= 0 else None]
-        one[0] += size > 0 and document >= 0
-        one[2] += size
-    for key, count in begun.items():
-        by_id[key][1] += count
-    for name, count in drawn.items():  # what begins in no document, such as samples that read nothing
-        by_id[name, None][1] += count - sum(one[1] for key, one in by_id.items() if key[0] == name)
+    with_table = {name for name, data in walk.data.items() if data.documents}
     if with_table:
-        rows = exposure_by(found, ["source", "id"]).to_pylist()
-        sums = {(row["dataset"], row["id"]): [row["documents"], row["samples"], row["tokens"]] for row in rows}
-        assert {key: one for key, one in sums.items() if any(one)} == {k: one for k, one in by_id.items() if any(one)}
-        sources = {row["dataset"]: row for row in found.sources().to_pylist()}
-        for by in (["source", "id"], ["source", "share"]):
-            rows = exposure_by(found, by).to_pylist()
-            for what in ("samples", "tokens", "size"):
-                for name, row in sources.items():
-                    assert sum(one[what] for one in rows if one["dataset"] == name) == row[what]
+        rows = ask("select dataset, document, id, tokens, seen, samples, first_sample, first_step from documents")
+        known = [row for row in rows if row["document"] is not None]
+        assert len(known) == sum(len(walk.data[name].documents) for name in with_table)
+        for row in known:
+            key = row["dataset"], row["document"]
+            data, k = walk.data[key[0]], first.get(key)
+            start, end = data.documents[key[1]]
+            assert (row["id"] or "", row["tokens"]) == (data.ids[key[1]], end - start)
+            assert (row["seen"], row["samples"]) == (seen[key], begun[key]), row
+            assert row["first_sample"] == (None if k is None else samples[k]), row
+            assert row["first_step"] == (None if k is None or steps is None else steps[k])
+        sums = "sum(samples) as samples, sum(seen) as tokens, sum(size) as size"  # also of what is in no document
+        rows = ask(f"select dataset, {sums} from documents group by all")
+        for row in rows:
+            assert {**sources[row["dataset"]], **row} == sources[row["dataset"]]
     having = {name: concepts_of(data, "concepts") for name, data in walk.data.items() if "concepts" in data.spans}
     for t in samples:
         for token, is_input, _ in walk.seen_tokens(t) if walk.name(t) in having else ():
             for concept in having[walk.name(t)][token] if is_input else ():
                 of_concept[walk.name(t), concept] += 1
-    if not having:
-        with pytest.raises(ConfigError):
-            found.concepts()
-        return
-    for row in found.concepts().to_pylist():
+    text = "select dataset, concept, name, sum(seen) as seen from spans where track = 'concepts' group by all"
+    for row in ask(text):
         assert row["seen"] == of_concept.pop((row["dataset"], row["concept"]), 0), row
         assert row["name"] == f"concept-{row['concept']}"
     assert not of_concept

@@ -18,7 +18,7 @@ from conceptloader.blend import Outputs
 from conceptloader.blend.schema import LoaderConfig
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.progress.runlog import RunLog
-from conceptloader.trace import BatchRecorder, Run, audit, exposure, open_run, read_record, trace_step
+from conceptloader.trace import BatchRecorder, Run, audit, open_run, query, read_record, trace_step
 from tests.corpora.records import write_rows
 from tests.raises import raises
 from tests.trace.conftest import SEQ_LEN, starts
@@ -203,8 +203,8 @@ def test_a_last_batch_that_is_not_full(run: Run, last_batch: Any, tmp_path: Path
     with raises(ConfigError, f"step {steps}", f"ends before step {steps}, after 37 samples"):
         trace_step(logged, steps)
     assert (
-        exposure(logged, until=steps).sources().column("samples").to_pylist()
-        == exposure(logged, num_samples=len({*trained})).sources().column("samples").to_pylist()
+        query(logged, "from datasets", steps=(0, steps))["samples"].to_pylist()
+        == query(logged, "from datasets", samples=len({*trained}))["samples"].to_pylist()
     )
     report = audit(logged, read_record(tmp_path / "record"))
     assert (report.difference, report.incomplete, report.samples) == (None, [], len(trained))

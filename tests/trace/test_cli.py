@@ -56,10 +56,11 @@ def answer(capsys: pytest.CaptureFixture[str], *args: object) -> Any:
 
 def test_plan_is_what_the_ranks_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = folder / "run.yaml"
-    by_log = answer(capsys, "trace", config, "--run-log", folder / "run", "--steps", "2:5")["rows"]
-    sizes = ["--global-batch-size", "8", "--micro-batch-size", "2", "--dp-size", "2", "--steps", "2:5"]
-    assert answer(capsys, "trace", config, *sizes)["rows"] == by_log
-    keys = "step", "micro_batch", "dp_rank", "slot", "sample", "dataset"
+    words = ["query", config, "from samples", "--steps", "2:5"]
+    by_log = answer(capsys, *words, "--run-log", folder / "run")["rows"]
+    sizes = ["--global-batch-size", "8", "--micro-batch-size", "2", "--dp-size", "2"]
+    assert answer(capsys, *words, *sizes)["rows"] == by_log
+    keys = "step", "micro_batch", "rank", "row", "sample", "dataset"
     found = {tuple(row[key] for key in keys) for row in by_log}
     expected = set()
     for step, micro_batch, dp_rank in itertools.product((2, 3, 4), (0, 1), (0, 1)):
@@ -137,7 +138,7 @@ def test_text_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
             ["locate", "{config}", "--concept", "a", "--micro-batch-size", "2"],
             "--micro-batch-size without --global-batch-size",
         ),
-        (["exposure", "{config}", "--samples", "8", "--dataset", "a"], "--dataset: found with --by source, expected"),
+        (["trace", "{config}", "--run-log", "{folder}/run", "--steps", "0:9"], "--steps: found no --html"),
         ([*STEP, "--run-log", "{folder}/run", "--rank", "2"], "--rank: found 2, expected a rank with some of these"),
         (["locate", "{config}", "--document", "nobody"], "found no 'nobody' in books, web"),
     ],

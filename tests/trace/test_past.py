@@ -22,14 +22,12 @@ from conceptloader.trace import (
     BatchRecorder,
     audit,
     excluded_since,
-    exposure,
-    exposure_by,
     locate_concept,
     locate_document,
     open_run,
+    query,
     read_record,
     trace_step,
-    trace_steps,
 )
 from tests.corpora.records import write_rows
 from tests.raises import raises
@@ -154,9 +152,7 @@ def test_each_launch_answers_for_what_it_trained(
         found = [(one.sample, one.dataset, {part.id for part in one.documents if part.inputs}) for one in traced]
         assert found == rows
         assert [one.places[0].step for one in traced] == [step] * BATCH
-        by_table = {
-            (row["sample"], row["id"]) for table in trace_steps(run, step, step + 1) for row in table.to_pylist()
-        }
+        by_table = {(row["sample"], row["id"]) for row in query(run, "from parts", steps=(step, step + 1)).to_pylist()}
         ids = [(one.sample, [part.id for part in one.documents] or [None]) for one in traced]
         assert by_table == {(sample, one) for sample, those in ids for one in those}
 
@@ -167,7 +163,8 @@ def test_each_launch_answers_for_what_it_trained(
         seen = locate_document(run, document, LAST * BATCH)
         assert [one.sample for one in seen] == expected
         assert [one.places[0].step for one in seen] == [sample // BATCH for sample in expected]
-        table = exposure(run, until=LAST).documents(ids=[document]).to_pylist()
+        text = f"select first_sample from documents where id = '{document}'"
+        table = query(run, text, steps=(0, LAST)).to_pylist()
         firsts = [one["first_sample"] for one in table if one["first_sample"] is not None]
         assert firsts == expected[:1]
         (life.folder / "one.txt").write_text(document)
@@ -190,10 +187,11 @@ def test_each_launch_answers_for_what_it_trained(
         tuple(str(step[name]) for name in page["Steps"][0][3:]) for step in steps
     ]
 
-    sources = exposure(run, until=LAST).sources().to_pylist()
+    sources = query(run, "from datasets", steps=(0, LAST)).to_pylist()
     tokens = sum(part.inputs[1] - part.inputs[0] for one in whole for part in one.documents if part.inputs)
     assert (sum(row["samples"] for row in sources), sum(row["tokens"] for row in sources)) == (LAST * BATCH, tokens)
-    by = exposure_by(exposure(run, until=LAST), ["source"]).to_pylist()
+    sums = "sum(samples) as samples, sum(seen) as tokens, sum(size) as size"
+    by = query(run, f"select dataset, {sums} from documents group by all", steps=(0, LAST)).to_pylist()
     for name in ("samples", "tokens", "size"):
         assert {row["dataset"]: row[name] for row in by} == {row["dataset"]: row[name] for row in sources}
 
@@ -209,7 +207,7 @@ def test_commands_need_only_the_run_log(life: Life, capsys: pytest.CaptureFixtur
         ["trace", "--step", 3],
         ["trace", "--step", 8],
         ["locate", "--document", ids.read_text(), "--samples", LAST * BATCH],
-        ["exposure", "--until", LAST],
+        ["query", "from datasets", "--steps", f"0:{LAST}"],
         ["locate", "--documents", ids, "--samples", LAST * BATCH],
         ["trace", "--audit", log / RECORD],
     ]
@@ -248,7 +246,8 @@ def test_masks_that_can_no_longer_be_reproduced(life: Life) -> None:
     log = life.folder / "log"
     run = open_run(life.configure(**excluding), log)
     assert [one.sample for one in trace_step(run, FIRST)] == list(range(FIRST * BATCH, (FIRST + 1) * BATCH))
-    for ask in (lambda: trace_step(run, 1), lambda: locate_document(run, "web-3", 80), lambda: exposure(run, until=9)):
+    counted = lambda: query(run, "from datasets", steps=(0, 9))  # noqa: E731
+    for ask in (lambda: trace_step(run, 1), lambda: locate_document(run, "web-3", 80), counted):
         with raises(ResumeError, "launch of step 0", "exclude of web", fix=f"restore {ids}"):
             ask()
     ids.write_text("web-3\n")
@@ -318,8 +317,8 @@ def test_masks_that_came_and_went(life: Life) -> None:
     life.launch(LAST + 4)
     run = open_run(None, life.folder / "log")
     assert [era.first for era in run.eras()] == [0, FIRST * BATCH, LAST * BATCH]
-    rows = exposure(run, until=LAST + 4).sources().to_pylist()
-    whole = exposure(open_run(life.configure()), num_samples=(LAST + 4) * BATCH).sources().to_pylist()
+    rows = query(run, "from datasets", steps=(0, LAST + 4)).to_pylist()
+    whole = query(open_run(life.configure()), "from datasets", samples=(LAST + 4) * BATCH).to_pylist()
     assert [row["size"] for row in rows] == [row["size"] for row in whole]
     assert excluded_since(run, chosen) == {}
 
@@ -353,8 +352,8 @@ def test_a_run_that_came_from_another_folder(life: Life, capsys: pytest.CaptureF
         lambda: trace_step(run, FIRST - 1),
         lambda: trace_step(run, 0),
         lambda: locate_document(run, "web-1", 80),
-        lambda: exposure(run, until=LAST),
-        lambda: exposure(run, num_samples=LAST * BATCH),
+        lambda: query(run, "from datasets", steps=(0, LAST)),
+        lambda: query(run, "from datasets", samples=LAST * BATCH),
         lambda: run.at(3),
     ):
         with raises(ConfigError, fix=earlier):

@@ -127,7 +127,7 @@ def test_scores_are_read_without_a_mouse(tmp_path: Path) -> None:
         ("inspect books", 2),
         ("inspect books --stats", 2),
         ("trace run.yaml --step 3", 2),
-        ("trace run.yaml --run-log checkpoints --steps 0:3 --format jsonl", 2),
+        ("trace run.yaml --run-log checkpoints --steps 0:3 --rank 1", 2),
         ("trace run.yaml --run-log checkpoints --step 3 --rank 1", 2),
         ("trace --checkpoint checkpoints", 2),
         ("trace --audit checkpoints --run-log checkpoints", 2),

@@ -1,1 +1,1 @@
-"""Commands that ask about runs: trace, locate, exposure."""
+"""Commands that ask about runs: trace, locate, query."""

@@ -25,7 +25,7 @@ from conceptloader.trace import (
     locate_where,
     parse_where,
 )
-from conceptloader.trace.commands.runs import add_run_arguments, open_run
+from conceptloader.trace.commands.runs import CONFIG, add_run_arguments, open_run
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ _NOT_CHECKED = "concept", "concept_id", "where", "track", "document_number", "da
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", help=CONFIG, nargs="?")
     add_run_arguments(parser)
     what = parser.add_mutually_exclusive_group(required=True).add_argument
     what("--document", metavar="ID", help="a document, by its id")

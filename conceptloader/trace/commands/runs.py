@@ -11,13 +11,11 @@ from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.sequential import Sequential
 from conceptloader.trace import Run
 
+CONFIG = "configuration of the run, a YAML file; with --run-log only where its data are now"
 
-def add_run_arguments(
-    parser: argparse.ArgumentParser, name: str = "CONFIG", meaning: str = "configuration of the run, a YAML file"
-) -> None:
-    """Add the configuration, which a run log may stand in for, and the options that define its steps."""
-    more = "; with --run-log only where its data are now"
-    parser.add_argument("config", metavar=name, help=meaning + more, nargs="?")
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that define the steps of a run, whose configuration is `CONFIG`."""
     group = parser.add_argument_group("steps").add_argument
     group("--run-log", metavar="DIR", help="directory of conceptloader_runs.jsonl, usually that of the checkpoints")
     planned = "with --run-log: answer by CONFIG, not by what the launches trained"

@@ -7,14 +7,13 @@ from typing import Any
 
 from conceptloader.base.packages import need_add_on
 from conceptloader.base.terminal import counted, printable
-from conceptloader.cli.arguments import not_negative, refuse_all_but, refuse_beside, refuse_without, steps
+from conceptloader.cli.arguments import not_negative, refuse_all_but, refuse_beside, steps
 from conceptloader.cli.output import Output
-from conceptloader.cli.tables import add_table_arguments, write_table
 from conceptloader.errors import ConfigError
 from conceptloader.order.progress.spec import LoggedPhase
-from conceptloader.trace import SampleTrace, audit, read_record, trace_sample, trace_step, trace_steps
+from conceptloader.trace import SampleTrace, audit, read_record, trace_sample, trace_step
 from conceptloader.trace.commands.checkpoint import show_checkpoint
-from conceptloader.trace.commands.runs import add_run_arguments, open_run
+from conceptloader.trace.commands.runs import CONFIG, add_run_arguments, open_run
 
 _RECORD = 1000  # characters of one, as text
 
@@ -26,7 +25,6 @@ and token fields (all values with --json).
 
   conceptloader trace --run-log checkpoints --step 1200
   conceptloader trace run.yaml --sample 614400
-  conceptloader trace run.yaml --run-log checkpoints --steps 0:20000 --format parquet --out steps.parquet
 
 --checkpoint shows whose order a checkpoint of any trainer holds, at which sample, and, with a configuration, what a
 resume with it does.
@@ -34,10 +32,8 @@ resume with it does.
   conceptloader trace --checkpoint checkpoints/step-1200
   conceptloader trace run.yaml --checkpoint checkpoints/step-1200
 
---steps writes a table, a row per document of a sample: --format jsonl (default) or parquet.
-
---html writes one page, which needs no server and can be mailed: the mixture up to the step or over the steps, tables of
-steps and samples that sort and filter, and samples with their spans in colors.
+--html writes one page, which needs no server and can be mailed: the mixture up to the step or over --steps, tables of
+steps and samples that sort and filter, and samples with their spans in colors. Tables of many steps: `query`.
 
   conceptloader trace --run-log checkpoints --step 1200 --html step.html
 
@@ -51,15 +47,15 @@ configuration gives.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", help=CONFIG, nargs="?")
     add_run_arguments(parser)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--step", type=not_negative, metavar="N", help="all samples of this step")
     what.add_argument("--sample", type=not_negative, metavar="N", help="one sample, by the trainer's index")
-    what.add_argument("--steps", type=steps, metavar="A:B", help="table of steps A to B - 1")
+    what.add_argument("--steps", type=steps, metavar="A:B", help="with --html: steps A to B - 1")
     what.add_argument("--checkpoint", metavar="DIR", help="the order that this checkpoint holds, and its position")
     what.add_argument("--audit", metavar="DIR", help="the first step that differs from this batch log")
     parser.add_argument("--html", metavar="FILE", help="write a page with the samples instead")
-    add_table_arguments(parser)
     parser.add_argument("--rank", type=not_negative, metavar="N", help="only this data-parallel rank")
 
 
@@ -93,14 +89,12 @@ def _audit(arguments: argparse.Namespace, output: Output) -> int:
 
 def _show_samples(arguments: argparse.Namespace, output: Output) -> None:
     if arguments.html is not None:
-        refuse_beside("--html", arguments, "format", "out", "rank")
+        refuse_beside("--html", arguments, "rank")
         need_add_on("conceptloader.viewer.page", "--html").save_run(open_run(arguments), arguments, output)
         return
-    refuse_without("--steps", arguments, "format", "out")
     if arguments.steps is not None:
-        refuse_beside("--steps", arguments, "rank")  # of which the table has a column
-        write_table(trace_steps(open_run(arguments), *arguments.steps), arguments, output)
-        return
+        fix = 'add --html FILE, or ask for a table: conceptloader query "from parts" --steps A:B'
+        raise ConfigError("--steps", "no --html", "the file of the page", fix)
     asked = open_run(arguments)
     if arguments.step is None:
         first, stop, era = arguments.sample, 0, asked.at(arguments.sample)

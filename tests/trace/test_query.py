@@ -1,0 +1,246 @@
+"""Tables that SQL asks: the command, ways out of the database, damage. What is in them: test_answers.py."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import yaml
+
+from conceptloader.blend import open_blend
+from conceptloader.cli import main
+from conceptloader.errors import ConfigError, FormatError
+from conceptloader.format.parquet import write_parquet
+from conceptloader.format.read.bulk import gather
+from conceptloader.format.spec.manifest import Tokenizer
+from conceptloader.order.progress.runlog import History, RunStart
+from conceptloader.testing import random_documents, write_dataset
+from conceptloader.trace import Run, locate_concept, locate_document, open_run, query, trace_step
+from conceptloader.trace.tables import read_table
+from tests.corpora.small import written
+from tests.raises import raises
+
+
+class Noted:
+    """Files of the numbers 0, 1, ..., and what was read of them."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def read(self, kind: str, shard: int, offset: int, size: int) -> bytes:
+        self.sizes.append(size)
+        return np.arange(offset // 8, (offset + size) // 8, dtype=np.int64).tobytes()
+
+
+def test_ranges_near_each_other_are_one_read_and_others_are_not() -> None:
+    for low, high, sizes in (
+        ([0, 10, 5], [3, 12, 6], [12]),
+        ([90_000, 20, 10, 22], [90_002, 22, 13, 23], [13, 2]),  # in the order of the file
+        ([1 << 40, (1 << 40) + 1_000, 0], [(1 << 40) + 1, (1 << 40) + 1_001, 1], [1, 1_001]),
+    ):
+        files = Noted()
+        found = gather(files, "x", 0, np.int64, np.array(low), np.array(high))  # type: ignore[arg-type]
+        assert found.tolist() == [n for a, b in zip(low, high, strict=True) for n in range(a, b)]
+        assert files.sizes == [8 * size for size in sizes]
+
+
+def test_concept_ids_without_names_may_have_32_bits(tmp_path: Path) -> None:
+    document = [1] * 9, {"c": [(0, 4, [3, 1 << 31, (1 << 32) - 2])]}
+    tokenizer = Tokenizer(name="t", vocab_size=9, eos_id=0)
+    path = written(tmp_path / "d", [document], mode="stream-with-metadata", tokenizer=tokenizer, tracks={"c": {}})
+    blend = open_blend({"seq_len": 8, "datasets": {"d": {"path": str(path)}}})
+    start = RunStart(
+        step=0, consumed=0, batch=[[0, 1]], micro_batch_size=1, dp_size=1, scheme="contiguous", seq_len=8, spec="0" * 32
+    )
+    (row,) = query(Run(blend=blend, history=History([start])), "from parts", steps=(0, 1)).to_pylist()
+    places = "step rank micro_batch row sample dataset epoch window"
+    assert " ".join(row) == f"{places} document id start stop inputs source_document c"
+    assert row["c"] == [3, 1 << 31, (1 << 32) - 2]
+
+
+def test_without_a_log(run: Run) -> None:
+    lonely = Run(blend=run.blend)
+    assert all(one.places == [] for one in locate_document(lonely, "web-9"))
+    assert {one.epoch for one in locate_document(run, "books-3")} == {0}, "without a length the first epoch is answered"
+    with pytest.raises(ConfigError, match="steps cannot be mapped to samples"):
+        trace_step(lonely, 0)
+    with pytest.raises(ConfigError, match="steps cannot be mapped to samples"):
+        query(lonely, "from samples", steps=(0, 2))
+    with pytest.raises(ConfigError, match="neither of steps and samples"):
+        query(lonely, "from samples")
+    with pytest.raises(ConfigError, match="found 5:5"):
+        query(run, "from samples", steps=(5, 5))
+
+
+@pytest.mark.parametrize(
+    ("kind", "at"),
+    [("documents.bin", 80), ("documents.bin", -20), ("concepts.spans", -20), ("concepts.spans", 24 * 12)],
+)
+def test_damaged_tables_are_refused(tmp_path: Path, kind: str, at: int) -> None:
+    raw = random_documents(200, seed=5, mean_length=60)
+    path = Path(write_dataset(tmp_path / "d", raw, encoding="spans"))
+    file = path / f"00000.{kind}"
+    data = bytearray(file.read_bytes())
+    data[at + 5 if at > 0 else at] ^= 0x40
+    file.write_bytes(data)
+    config = {"seq_len": 16, "datasets": {"d": {"path": str(path)}}, "loader": {"verify_files": False}}
+    start = RunStart(
+        step=0,
+        consumed=0,
+        batch=[[0, 50]],
+        micro_batch_size=50,
+        dp_size=1,
+        scheme="contiguous",
+        seq_len=16,
+        spec="0" * 32,
+    )
+    with pytest.raises(FormatError):
+        query(Run(blend=open_blend(config), history=History([start])), "from parts", steps=(0, 14))
+
+
+OUT = [
+    "from '/etc/passwd'", "from read_text('/etc/passwd')", "from read_csv('{folder}/a.csv')", "from 'a.csv'",
+    "copy (select 1) to '{folder}/out.csv'", "attach '{folder}/out.db'", "install httpfs", "load httpfs",
+    "set enable_external_access = true", "set lock_configuration = false", "reset lock_configuration", "from OUT",
+    "from run", "pragma database_list",
+    "export database '{folder}/out'", "from glob('/etc/*')", "select getenv('HOME')",
+    "from read_blob('/proc/self/environ')", "from sniff_csv('/etc/passwd')", "from duckdb_secrets()",
+    "select 1; copy (select 1) to '{folder}/out.csv'", "create table t as from '/etc/passwd'",
+    "from query_table(['/etc/passwd'])", "from parquet_metadata('{folder}/a.csv')",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", OUT)
+def test_no_way_leads_out_of_the_database(run: Run, tmp_path: Path, monkeypatch: Any, text: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ConfigError):
+        query(run, text.format(folder=tmp_path), steps=(0, 2))
+    assert [one.name for one in tmp_path.iterdir()] == ["a.csv"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "fix"),
+    [
+        ("select sen from documents", "an unknown column or table 'sen'", "did you mean seen?"),
+        ("select d.frist_step from documents d", "'frist_step'", "did you mean first_step?"),
+        ("from sample", "'sample'", "did you mean sample"),
+        ("select x.step from samples", "'x'", ""),
+        ("select step from", "syntax error", ""),
+        ("select step + 'x' from samples", "Could not convert string", ""),
+        ("", "0 statements", "ask one after the other"),
+    ],
+)
+def test_what_was_meant_is_named(run: Run, text: str, found: str, fix: str) -> None:
+    with pytest.raises(ConfigError, match="query: found") as error:
+        query(run, text, steps=(0, 2))
+    assert found in error.value.found
+    assert fix in error.value.fix
+
+
+def test_a_table_may_be_asked_twice_and_only_what_is_needed_is_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "select count(*) as n from samples a join samples b using (sample) where a.step = b.step"
+    (row,) = query(run, text, steps=(0, 4)).to_pylist()
+    assert row["n"] == query(run, "from samples", steps=(0, 4)).num_rows
+    from conceptloader.trace import documents
+
+    monkeypatch.setattr(documents, "concepts_in", None)
+    assert query(run, "select count(*) as n from documents", steps=(0, 4)).num_rows == 1
+    with pytest.raises(TypeError):
+        query(run, "from documents natural join documents d", steps=(0, 4))
+    assert query(run, "from datasets where false", steps=(0, 4)).column_names == [
+        "dataset", "samples", "tokens", "size", "epochs",
+    ]  # fmt: skip
+
+
+def test_kinds_of_values_are_never_guessed(tmp_path: Path, run: Run) -> None:
+    """JSONL and Parquet of the same rows are equal; times are those of UTC, wherever the machine is."""
+    rows = [
+        {"id": "1", "n": (1 << 63) + k, "when": f"2024-01-0{k}T00:00:00+02:00", "x": [1, 0.5, 2][k - 1],
+         "of": {"a": [k]}, "on": k > 1, "none": None, "i": -k}
+        for k in (1, 2, 3)
+    ]  # fmt: skip
+    (tmp_path / "a.jsonl").write_text("\ufeff" + "\n\n".join(map(json.dumps, rows)) + "\n")
+    types = {"n": "uint64", "x": "float64", "on": "bool", "i": "int64"}
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    columns["of"] = [json.dumps(one) for one in columns["of"]]
+    pyarrow.parquet.write_table(
+        pyarrow.table({k: pyarrow.array(v, types.get(k, "string")) for k, v in columns.items()}), tmp_path / "a.parquet"
+    )
+    text = (
+        "select n, x, i, \"when\"::timestamptz as at, of->'$.a[0]' as a from t where n > 9223372036854775809 order by n"
+    )
+    found = [
+        query(run, text, steps=(0, 1), tables={"t": read_table(str(tmp_path / f"a.{k}"))}) for k in ("jsonl", "parquet")
+    ]
+    assert found[0] == found[1]
+    assert [row["n"] for row in found[0].to_pylist()] == [(1 << 63) + 2, (1 << 63) + 3]
+    assert str(found[0]["at"][0]) == "2024-01-01 22:00:00+00:00"
+    for line, problem in (
+        ('{"n": 1}\n{"n": "1"}', "n: found int and str"), ('{"n": 9007199254740993}\n{"n": 0.5}', r"above 2\^53"),
+        ('{"n": 18446744073709551616}', "too large|too big|int"), ('{"n": NaN}', "found NaN"), ("[1]", "no object"),
+        ('{"n": 1, "n": 2}', "n"), ("{", "Expecting"),
+        ('{"n": 9223372036854775808}\n{"n": -1}', "convert|negative|int"),
+    ):  # fmt: skip
+        (tmp_path / "a.jsonl").write_text(line)
+        with pytest.raises(ConfigError, match=problem):
+            read_table(str(tmp_path / "a.jsonl"))
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw = random_documents(40, seed=1)
+    content = {"seq_len": 32, "datasets": {"d": {"path": write_dataset(tmp_path / "d", raw)}}}
+    config = tmp_path / "run.yaml"
+    config.write_text(yaml.safe_dump(content))
+
+    def told(*words: object, code: int = 0) -> str:
+        assert main(["query", str(config), *map(str, words)]) == code
+        captured = capsys.readouterr()
+        return captured.out if code == 0 else captured.err
+
+    run, text = (
+        open_run(config),
+        "select id, tokens, seen / tokens as epochs, concepts, first_step from documents order by id",
+    )
+    rows = query(run, text, samples=40).to_pylist()
+    assert json.loads(told(text, "--samples", 40, "--json")) == {"rows": rows}
+    assert told(text, "--samples", 40, "--parquet", tmp_path / "a.parquet") == f"{tmp_path}/a.parquet: 40 rows\n"
+    assert pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist() == rows
+    told(text, "--samples", 40, "--csv", tmp_path / "a.csv")
+    with open(tmp_path / "a.csv", newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [(row["id"], json.loads(row["concepts"]), row["first_step"]) for row in found] == [
+        (row["id"], row["concepts"], "") for row in rows
+    ]
+    header, *lines = told(text, "--samples", 40).splitlines()
+    assert (header.split()[:2], len(lines)) == (["id", "tokens"], 40)
+    assert told("from documents where false", "--samples", 40).split()[:2] == ["dataset", "document"]
+    joined = "select count(*) as n from documents join a using (id) where a.seen > 0"
+    (tmp_path / "a.jsonl").write_text('{"id": "doc-3", "seen": 1}\n{"id": "doc-4", "seen": 0}\n')
+    assert "1" in told(joined, "--samples", 40, "--table", f"a={tmp_path}/a.jsonl")
+    sizes = ["--global-batch-size", 8, "--dp-size", 2, "--steps", "2:4"]
+    assert told("select distinct step, rank from samples", *sizes, "--json").count('"rank"') == 4
+    assert "steps cannot be mapped" in told("from samples", "--steps", "2:4", code=2)
+    assert "NAME=FILE" in told("from samples", "--samples", 4, "--table", "a.jsonl", code=2)
+    assert "no such file" in told("from samples", "--samples", 4, "--table", "a=b.jsonl", code=2).lower()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4, 8, 9])
+def test_a_parquet_table_of_just_some_row_groups_is_whole(tmp_path: Path, rows: int) -> None:
+    batches = [pyarrow.record_batch({"n": pyarrow.array(range(k, min(k + 8, rows)))}) for k in range(0, rows or 1, 8)]
+    assert write_parquet(batches, str(tmp_path / "table"), row_group=4) == rows
+    assert pyarrow.parquet.read_table(tmp_path / "table")["n"].to_pylist() == list(range(rows))
+
+
+def test_what_does_not_exist(run: Run) -> None:
+    with raises(ConfigError, found="no 'nobody' in books, code, web"):
+        locate_document(run, "nobody")
+    with raises(ConfigError, fix="name the dataset"):
+        locate_document(run, 3)
+    with raises(ConfigError, found="'music'"):
+        locate_document(run, 3, dataset="music")
+    with raises(ConfigError, found="'colour'"):
+        locate_concept(run, "colour", 1)

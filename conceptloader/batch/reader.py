@@ -106,8 +106,8 @@ class BatchReader:
         takes out.
 
         picked: the windows to read for them; by default those that the order says. ranges: for each sample, in place of
-        the window that is picked, seq_len + 1 tokens of its member's dataset, or more, that are read end to end. Each
-        range counts as a document, whose number is its place among those of the sample.
+        the window that is picked, seq_len + 1 tokens of its member's dataset, or more, that are read end to end. A
+        document begins with each range, and where the dataset has one.
 
         Raises: FormatError for corrupt data, ReadError if the operating system fails; ConfigError for a sample of a
         member that has left the configuration.

@@ -53,16 +53,15 @@ def make_parts(call: Call, number: int, window: int) -> tuple[Code, int]:
 def make_given(call: Call, member: Any) -> Any:
     """The parts of the first seq_len + 1 tokens that are given, end to end.
 
-    Each range counts as a document, numbered by its place among those of the sample. Returns: as make_parts.
+    A document begins with each range, and where the dataset has one. Returns: as make_parts.
     """
     state, size, whole, place = call.state[0], call.arrays[0].seq_len, True, 0
-    first, end = call.first_given[state.sample], call.first_given[state.sample + 1]
-    for k in range(first, end):
+    for k in range(call.first_given[state.sample], call.first_given[state.sample + 1]):
         start = call.given[k].start
         stop = min(call.given[k].stop, start + size + 1 - place)
         if start < stop:
             inputs = min(stop - start, size - place)
-            whole = add_parts(call, member, place, Wanted(start, inputs, stop, k - first)) > 0 and whole
+            whole = add_parts(call, member, place, Wanted(start, inputs, stop, NO_DOCUMENT)) > 0 and whole
             place += stop - start
     if whole:
         return place

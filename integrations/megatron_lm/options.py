@@ -20,7 +20,7 @@ from megatron.core.datasets.blended_megatron_dataset_config import (
 
 from conceptloader.base.packages import need_add_on
 from conceptloader.base.strict import unknown
-from conceptloader.blend import Config, load_config
+from conceptloader.blend import Config, Outputs, load_config
 from conceptloader.blend.replayed import replayed_phases
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.state import OrderState
@@ -367,8 +367,8 @@ def wanted(config: Config, concepts: bool) -> Config:
         )
     outputs = replace(config.outputs, position_ids="off")
     if not concepts:
-        outputs = replace(outputs, document_ids=False, sample_index=False, sample_seed=False)
-        outputs = replace(outputs, loss_weight=None, fields={}, columns={})
+        decide = ("position_ids", "mask_document_boundaries", "loss_on_eos", "dataset_id")  # tokens and their loss
+        outputs = Outputs(sample_index=False, **{name: getattr(outputs, name) for name in decide})
         bare = {name: replace(entry, loss_weight=None) for name, entry in config.datasets.items()}
         config = replace(config, datasets=bare)
     return replace(config, outputs=outputs, tracks=config.tracks if concepts else {})

@@ -53,12 +53,9 @@ class StockReader:
         members, parts = np.array([k for k, _ in picks], np.int64), [pieces for _, pieces in picks]
         batch = self.reader.read(samples, picked=(members, np.zeros(len(picks), np.uint64)), ranges=parts)
         pieces = [0]
-        for row, (k, each) in enumerate(picks):
+        for row, (_, each) in enumerate(picks):
             borders = np.cumsum([len(piece) for piece in each])
             pieces += [row * size + border for border in borders[borders < size].tolist()] + [(row + 1) * size]
-            if "document_ids" in batch:
-                documents = [self.split.in_blend[k].documents_in(piece.start, piece.start + 1).ids[0] for piece in each]
-                batch["document_ids"][row] = np.array(documents)[batch["document_ids"][row]]
         ends = batch["input_ids"] == self.split.eod
         if self.split.rules.eod_mask_loss:
             batch["loss_mask"][ends] = 0

@@ -66,8 +66,12 @@ class Controller(ABC):
     def state(self) -> dict[str, Any]:
         """All that decides, as plain JSON."""
 
+    def due(self, step: int) -> bool:
+        """Whether it observes this step; others change nothing, and cost no communication. A function of it alone."""
+        return True
+
     def look(self) -> str:
-        """With `learns = False`: what all ranks are to observe. Called in each step on the first rank alone."""
+        """With `learns = False`: what all ranks are to observe. Called in each step that is due, on the first rank."""
         raise NotImplementedError
 
 

@@ -55,11 +55,15 @@ class ODM(Controller):
                 raise ResumeError("mixing", repr(saved.rule), self.rule, "restore mixing.odm.smoothing in the YAML")
             self.exploration = saved.exploration
 
+    def due(self, step: int) -> bool:
+        """See Controller.due."""
+        return step >= self.options.warmup_steps and not (step + 1) % self.options.every
+
     def observe(self, step: int, seen: Weights) -> dict[str, float] | None:
         """See Controller.observe."""
-        number, count, options = step + 1, len(self.shares), self.options
-        if number <= options.warmup_steps or number % options.every:
+        if not self.due(step):
             return None
+        number, count, options = step + 1, len(self.shares), self.options
         before, self.exploration = self.exploration, min(1 / count, math.sqrt(math.log(count) / (count * number)))
         if options.smoothing is None:
             for name, loss in seen.items():

@@ -192,15 +192,14 @@ class Mixing:
             if old != new:
                 logger.warning("mixing.%s.%s: saved %s, now %s, from here on", self.kind, key, old, new)
 
-    def hear(self, losses: Weights | None, ranks: Ranks, by_one: bool) -> Any:
+    @property
+    def due(self) -> bool:
         """See run/weights.py."""
-        if not self.learns:
-            return ranks.from_first("mixing", self._look)
-        if not by_one:
-            return losses
-        # NaN passes here, so that every rank raises for it, and none alone.
-        text = None if losses is None else json.dumps(dict(losses), sort_keys=True)
-        return json.loads(ranks.told("losses of datasets", text))
+        return self.controller.due(self.steps)
+
+    def hear(self, losses: Weights | None, ranks: Ranks) -> Any:
+        """See run/weights.py."""
+        return losses if self.learns else ranks.from_first("mixing", self._look)
 
     def _look(self) -> str:
         self._failed = None
@@ -214,7 +213,8 @@ class Mixing:
         """See run/weights.py."""
         if self._failed is not None:
             raise self._failed
-        weights = self.controller.observe(self.steps, heard) if not self.learns or self._learnt(heard) else None
+        observes = self.due and (not self.learns or self._learnt(heard))
+        weights = self.controller.observe(self.steps, heard) if observes else None
         self.steps += 1
         if weights is None:
             return None
@@ -272,7 +272,7 @@ class Mixing:
     def _learnt(self, losses: Weights | None) -> bool:
         """Whether there are losses to learn from. Raises ConfigError if there are none for long."""
         expected = f"the mean loss of each dataset: {self.kind} learns from them"
-        if losses is None or not (losses or self.steps):
+        if losses is None or not (losses or any(map(self.controller.due, range(self.steps)))):
             raise ConfigError("observe", "no losses", expected, "pass them to loader.observe(...) after each step")
         check_losses(losses, self.names)
         self._without = 0 if losses else self._without + 1

@@ -13,10 +13,6 @@ class Ranks(Protocol):
         """Raise ConfigError on every rank unless all of them have called this with equal facts, JSON by name."""
         ...
 
-    def told(self, what: str, text: str | None) -> str:
-        """A text that one rank has, on all of them; None on the others. A comparison has to follow."""
-        ...
-
     def from_first(self, what: str, read: Callable[[], str]) -> str:
         """What `read` returns on the first rank, on all of them. A comparison has to follow."""
         ...
@@ -27,10 +23,6 @@ class Alone:
 
     def compare(self, what: str, facts: Mapping[str, Any]) -> None:
         """There is nothing to compare with."""
-
-    def told(self, what: str, text: str | None) -> str:
-        """The text of this process."""
-        return text or ""
 
     def from_first(self, what: str, read: Callable[[], str]) -> str:
         """What this process reads."""

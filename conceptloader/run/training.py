@@ -533,15 +533,11 @@ class TrainingRun:
             blend.order.check_run(self.end)
         return start, blend
 
-    def observe(
-        self, losses: Mapping[str, float] | None = None, ranks: Ranks | None = None, *, by_one: bool = False
-    ) -> None:
-        """Give the section `mixing` the losses of a step; it may set weights. See BaseLoader.observe.
-
-        by_one: one rank alone knows the losses, the others give None.
-        """
-        ranks = ranks or Alone()
-        heard = None if self.mixing is None else self.mixing.hear(losses, ranks, by_one)
+    def observe(self, losses: Mapping[str, float] | None = None, ranks: Ranks | None = None) -> None:
+        """Give the section `mixing` the losses of a step; it may set weights. See BaseLoader.observe."""
+        due = self.mixing is not None and self.mixing.due
+        ranks = ranks if due and ranks is not None else Alone()
+        heard = self.mixing.hear(losses, ranks) if self.mixing is not None and due else None
 
         def decide() -> tuple[Mixing, Mapping[str, float] | None]:
             if self.mixing is None:

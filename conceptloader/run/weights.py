@@ -28,20 +28,21 @@ class Mixing(Protocol):
     Attributes:
         kind: Of the controller, as the configuration names it.
         learns: From losses; else trainers need not compute any.
+        due: Whether it decides after this step. After others it is given nothing, and ranks do not communicate.
     """
 
     kind: str
     learns: bool
+    due: bool
 
-    def hear(self, losses: Weights | None, ranks: Ranks, by_one: bool) -> Any:
-        """What it decides by, as JSON on all ranks, each of which calls this once a step: the losses, if it learns.
+    def hear(self, losses: Weights | None, ranks: Ranks) -> Any:
+        """What it decides by, as JSON on all ranks, each of which calls this where it is due: the losses, if it learns.
 
         It raises nothing, since others may wait: a comparison follows.
 
         Args:
             losses: Mean loss of each dataset in the step, over all ranks.
             ranks: Of the run.
-            by_one: One rank alone has the losses, the others give None.
         """
 
     def decide(self, blend: Blend, heard: Any) -> Weights | None:

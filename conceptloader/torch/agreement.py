@@ -1,7 +1,9 @@
 """Whether all ranks are about to do the same. Nothing else in a run compares them: each computes its own samples.
 
-Ranks meet in the key-value store of torch.distributed and not in a collective: that works with any backend, cannot
-interleave with the trainer's own collectives, and says which ranks have not come.
+Ranks meet in the key-value store of torch.distributed and not in a collective: that works with any backend, says which
+ranks have not come, and a call that one rank omits is an error. A collective of the trainer's group would be paired
+with that rank's next one, which may be that of its gradients. It takes time in proportion to the number of ranks, so
+they meet at launch, and in a run only when weights may change.
 """
 
 import contextlib
@@ -47,7 +49,7 @@ def require_same(
         ConfigError: Facts differ: which, on which ranks. Or ranks did not come within the timeout of the store, or no
             rank has one of the numbers.
     """
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_backend() == "fake":
+    if _alone():
         return
     ranks, rank = dist.get_process_group_ranks(group or dist.group.WORLD), dist.get_rank()
     if rank not in ranks:
@@ -105,29 +107,6 @@ def require_same(
     )
 
 
-def told(what: str, text: str | None, group: Any = None) -> str:
-    """A text that one rank of a group has, on all of them. A comparison by require_same has to follow.
-
-    Args:
-        what: It says; the same on all ranks.
-        text: None on ranks that do not have it.
-        group: As of require_same.
-
-    Raises:
-        ConfigError: No rank had it within the timeout of the store.
-    """
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_backend() == "fake":
-        return text or ""
-    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-    store = PrefixStore(f"conceptloader {what} {fingerprint(ranks)}", _get_default_store())
-    number = store.add(f"rounds of {dist.get_rank()}", 1)
-    if text is not None:
-        store.set(str(number), text)
-        store.delete_key(str(number - 1))  # all have read it: they were compared since
-    _wait(store, [str(number)], WARN_AFTER_S, what, dict.fromkeys(ranks, str(number)))
-    return store.get(str(number)).decode()
-
-
 class GroupRanks:
     """The ranks of a torch.distributed group, as run/ranks.py wants them; alone where none is initialized.
 
@@ -154,15 +133,25 @@ class GroupRanks:
                 "of the ranks yourself",
             )
 
-    def told(self, what: str, text: str | None) -> str:
-        """See told."""
-        return told(what, text, self._group)
-
     def from_first(self, what: str, read: Callable[[], str]) -> str:
-        """What `read` returns on the first rank of the group, on all of them; see told."""
-        together = dist.is_available() and dist.is_initialized()
-        first = not together or dist.get_process_group_ranks(self._group or dist.group.WORLD)[0] == dist.get_rank()
-        return told(what, read() if first else None, self._group)
+        """What `read` returns on the first rank of the group, on all of them. A comparison has to follow.
+
+        Raises ConfigError if the first rank does not come within the timeout of the store.
+        """
+        if _alone():
+            return read()
+        ranks = dist.get_process_group_ranks(self._group or dist.group.WORLD)
+        store = PrefixStore(f"conceptloader {what} {fingerprint(ranks)}", _get_default_store())
+        number = store.add(f"rounds of {dist.get_rank()}", 1)
+        if dist.get_rank() == ranks[0]:
+            store.set(str(number), read())
+            store.delete_key(str(number - 1))  # all have read it: they were compared since
+        _wait(store, [str(number)], WARN_AFTER_S, what, {ranks[0]: str(number)})
+        return store.get(str(number)).decode()
+
+
+def _alone() -> bool:
+    return not (dist.is_available() and dist.is_initialized()) or dist.get_backend() == "fake"
 
 
 def _wait(store: Store, keys: Sequence[str], warn_after_s: float, what: str, names: Mapping[int, str]) -> None:

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from conceptloader.errors import ConfigError
+from conceptloader.run.training import TrainingRun
 
 
 def token_mean(
@@ -93,6 +94,13 @@ class DatasetLosses:
         if self._sums is None:
             self._sums = both.new_zeros(2, len(self.names))
         self._sums.index_add_(1, dataset_id.to(both.device, torch.int64), both)
+
+    def of_step(self, run: TrainingRun, device: torch.device | str = "cpu") -> dict[str, float] | None:
+        """The same at the end of a step, for `run.observe`; None, and no communication, where it needs no losses."""
+        if run.mixing is not None and run.mixing.learns and run.mixing.due:
+            return self.finish(device)
+        self._sums = None
+        return None
 
     def finish(self, device: torch.device | str = "cpu") -> dict[str, float]:
         """Mean loss of each dataset since the last call, of those that had any. Collective over the group.

@@ -111,7 +111,7 @@ class TrainedLoader(Loader):
             device: See DatasetLosses.finish.
         """
         if self.mixing is not None:
-            self.observe(self.losses.finish(device) if self.run.learns else None)
+            self.observe(self.losses.of_step(self.run, device))
 
     def check_step(self, step: int) -> None:
         """Raise ResumeError unless `step` steps of the trainer have consumed as many samples as this loader says.

@@ -142,8 +142,7 @@ class Run:
         if run is not None and (run.blend.config.metrics or run.mixing is not None):
             MEGATRON.apply([dataclasses.replace(TRAINING_LOG, by=self.after_step)])
         if run is not None and run.mixing is not None:
-            group = parallel_state.get_data_parallel_group(with_context_parallel=True)
-            self.losses = DatasetLosses(list(data.train.datasets), group)
+            self.losses = DatasetLosses(list(data.train.datasets))  # on all ranks, also those that compute none
         self.taken, self.group = plan.schedule.consumed, plan.partition.group
         self.observers = [] if run is None else run.watched(self.taken, trackers.track)
 
@@ -204,16 +203,8 @@ class Run:
         data, given = self.data, self.args
         if data is not None and data.run is not None and self.losses is not None and given is not None:
             data.run.yielded_to(data.count_start + given.consumed_train_samples)
-            data.run.observe(self._means(self.losses), GroupRanks(), by_one=True)
+            data.run.observe(self.losses.of_step(data.run, device()), GroupRanks())
         return trackers.training_log(stock, *args, **kwargs)
-
-    def _means(self, losses: DatasetLosses) -> dict[str, float] | None:
-        """Of the step, on the first rank of those that compute the loss."""
-        if not parallel_state.is_pipeline_last_stage(ignore_virtual=True):
-            return None
-        found, ranks = losses.finish(device()), parallel_state.get_data_parallel_group(with_context_parallel=True)
-        first = not ranks.rank() and not parallel_state.get_tensor_model_parallel_rank()
-        return found if first else None
 
 
 def config_of(builder: Any) -> Any:
@@ -385,5 +376,7 @@ def add_losses(dataset_id: torch.Tensor, losses: torch.Tensor, weights: torch.Te
     After each step all ranks learn their means; weights hold from the step after the next one on. See
     DatasetLosses.add; dataset_id is in `concepts`. Without a mixing nothing happens.
     """
-    if _run is not None and _run.losses is not None and torch.is_grad_enabled():
-        _run.losses.add(dataset_id, losses, weights)
+    found = None if _run is None else _run.losses
+    same = parallel_state.get_tensor_model_parallel_rank()  # compute all ranks of the group
+    if found is not None and torch.is_grad_enabled() and not same:
+        found.add(dataset_id, losses, weights)

@@ -171,10 +171,13 @@ def make_dataloader(
             "start of the window; set outputs.position_ids: document, and outputs.mask_document_boundaries: true"
         )
     group = getattr(context, "dp_cp_pg", context.dp_pg)
-    dataset.logs = pp.rank() == output_pp_rank and group.rank() == 0 and context.tp_pg.rank() == 0
-    if dataset.options.loss_per_dataset and pp.rank() == output_pp_rank:
-        dataset.loss_per_dataset = losses.LossPerDataset(config.names, group, dataset.logs)
-    losses.activate(dataset.loss_per_dataset)
+    first = pp.rank() == output_pp_rank and context.tp_pg.rank() == 0
+    dataset.logs = first and group.rank() == 0
+    # A mixture that learns needs the losses on all ranks. Those of one tensor-parallel group compute the same.
+    computes, group = (first, context.world_pg) if run.learns else (pp.rank() == output_pp_rank, group)
+    if dataset.options.loss_per_dataset and (computes or run.learns):
+        dataset.loss_per_dataset = losses.LossPerDataset(config.names, group, dataset.logs, computes)
+    losses.activate(dataset.loss_per_dataset if computes else None)
     dataset.reader = None if collator.owns_nothing else open_reader(run.blend, dataset.dp_rank, layout)
     return _Timed(
         dataset,

@@ -163,7 +163,7 @@ class StageDataset(Dataset[Any]):
             by_dataset = [[self.loss_per_dataset.names.index(names[m]) for m in row] for row in mine]
             found = self.loss_per_dataset.finish_step(by_dataset, stop)
         if run.mixing is not None:
-            run.observe(found if self.logs else None, GroupRanks(), by_one=True)
+            run.observe(found, GroupRanks())
 
     def report(self, samples: int) -> dict[str, Any]:
         """Log what the coming `samples` will take from each dataset. Returns the same as data."""

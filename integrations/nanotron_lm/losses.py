@@ -28,12 +28,12 @@ _active: "LossPerDataset | None" = None
 class LossPerDataset:
     """Sums of losses and of weighted tokens by dataset, on the pipeline stage that computes the loss.
 
-    names: of the datasets. group: process group over which to sum, that of data and context parallelism; None for one
-    process. logs: whether this rank logs the result.
+    names: of the datasets. group: process group over which to sum, that of data and context parallelism, or of all
+    ranks; None for one process. logs, computes: whether this rank logs the result, or has a part of it.
     """
 
-    def __init__(self, names: Sequence[str], group: Any, logs: bool) -> None:
-        self.names, self.logs = list(names), logs
+    def __init__(self, names: Sequence[str], group: Any, logs: bool, computes: bool = True) -> None:
+        self.names, self.logs, self.computes = list(names), logs, computes
         self._losses = DatasetLosses(names, group)
         self._seen: list[tuple[torch.Tensor, torch.Tensor]] = []  # per micro batch: losses and weights of the samples
 
@@ -49,7 +49,7 @@ class LossPerDataset:
         Collective over `group`.
         """
         seen, self._seen = self._seen, []
-        if len(seen) != len(datasets):
+        if self.computes and len(seen) != len(datasets):
             logger.warning("saw losses of %d micro batches in a step of %d: not logged", len(seen), len(datasets))
             seen = []
         for (losses, weights), members in zip(seen, datasets, strict=False):

@@ -1,18 +1,21 @@
 """No rank raises on its own where the others wait for it: real processes, of which one is given something else."""
 
+import json
 import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch.distributed.distributed_c10d import _get_default_store
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
 from conceptloader.order.progress.runlog import FILE_NAME
-from conceptloader.torch.agreement import GroupRanks
+from conceptloader.torch import agreement
 
 RANKS = 3
 TIMEOUT_S = 60
@@ -27,6 +30,7 @@ CASES: dict[str, Any] = {
     "losses of one rank": {"odm": {}},
     "second call": {"odm": {}},
     "second call of the first rank": {"file": HERE},
+    "omitted by one rank": None,
     "look of the first rank": {"tests.mixing.test_loader:Watching": "nowhere"},
 }
 
@@ -38,6 +42,25 @@ def one_differs(rank: int, folder: str, config: Any) -> None:
     for case, mixing in CASES.items():
         own = {} if mixing is None else {"mixing": {"file": f"{folder}/{HERE}"} if "file" in mixing else mixing}
         differ(rank, f"{folder}/{case}", {**config, **own}, case)
+    learning = {**config, "mixing": {"odm": {"every": 10, "warmup_steps": 10}}}
+    Path(folder, f"meetings.{rank}").write_text(json.dumps(meetings(rank, learning, 50)))
+
+
+def meetings(rank: int, config: Any, steps: int) -> list[int]:
+    """The steps after which ranks meet in the store."""
+    found, step, stock = list[int](), 0, agreement.require_same
+
+    def meet(*args: Any, **options: Any) -> None:
+        found.append(step)
+        stock(*args, **options)
+
+    loader = cl.make_dataloader(config, dp_rank=rank, dp_size=RANKS, micro_batch_size=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agreement, "require_same", meet)
+        for step, _ in zip(range(steps), loader, strict=False):
+            loader.observe({"books": 1.0 + step, "web": 2.0})
+    loader.close()
+    return found
 
 
 def differ(rank: int, folder: str, config: Any, case: str) -> None:
@@ -57,7 +80,10 @@ def differ(rank: int, folder: str, config: Any, case: str) -> None:
                 Path(folder, "log", FILE_NAME).write_text("another process\n" * 9)
             loader.set_weights({"books": 1})
         elif case == "losses of one rank":  # as with pipeline stages, of which one knows them
-            loader.run.observe({"books": float("nan")} if rank == 1 else None, GroupRanks(), by_one=True)
+            losses = cl.DatasetLosses(["books", "web"])
+            if rank == 1:
+                losses.add(torch.tensor([0]), torch.tensor([float("nan")]))
+            loader.observe(losses.finish())
         elif case == "losses":
             loader.observe({"books": 1.0} if rank != 1 else {"books": float("nan")})
         elif case == "second call":
@@ -65,6 +91,10 @@ def differ(rank: int, folder: str, config: Any, case: str) -> None:
             if rank != 1:
                 next(batches)
             loader.observe({"books": 1.0})
+        elif case == "omitted by one rank":
+            _get_default_store().set_timeout(timedelta(seconds=2))
+            if rank != 1:
+                loader.set_weights({"books": 1})
         else:  # the first rank reads the file for all, and is the one that must not raise before
             loader.observe()
             if rank:
@@ -73,6 +103,7 @@ def differ(rank: int, folder: str, config: Any, case: str) -> None:
         text = "no error"
     except ConfigError as error:
         text = str(error)
+    _get_default_store().set_timeout(timedelta(seconds=TIMEOUT_S))
     Path(folder, str(rank)).write_text(f"{time.monotonic() - begun:.3f} {text}")
     dist.barrier()
     loader.close()
@@ -91,10 +122,20 @@ def outcomes(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_ranks_meet_when_weights_may_change(outcomes: Path) -> None:
+    for rank in range(RANKS):
+        assert json.loads((outcomes / f"meetings.{rank}").read_text()) == [19, 29, 39, 49]
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_all_raise_when_one_does(outcomes: Path, case: str) -> None:
     found = [(outcomes / case / str(rank)).read_text().split(" ", 1) for rank in range(RANKS)]
-    expected = "losses.books: found nan" if case == "losses of one rank" else "differ between the ranks"
+    expected = "differ between the ranks"
+    if case == "losses of one rank":
+        expected = "losses.books: found nan"
+    elif case == "omitted by one rank":  # which trains on, to the next collective of its trainer
+        expected = "found no call within 2 s on rank(s) 1"
+        assert found.pop(1)[1] == "no error"
     assert all(expected in text for _, text in found), found
     if case == "other weights, with a log":  # nothing was done, so that the log says nothing
         assert '"kind":"weights"' not in (outcomes / case / "log" / FILE_NAME).read_text()

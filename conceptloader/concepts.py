@@ -78,7 +78,12 @@ def track(batch: Mapping[str, Any], name: str) -> TrackTensors:
     if "span_index" not in found:
         known = [key.removesuffix("_span_index") for key in batch if key.endswith("_span_index")]
         fix = "name it under `tracks` in the configuration, or pass another"
-        raise ConfigError(f"track {name!r}", "no such track in the batch", f"one of {', '.join(known) or 'none'}", fix)
+        raise ConfigError(
+            f"track {name!r}",
+            "no such track in the batch",
+            f"one of {', '.join(known)}" if known else "a batch with tracks",
+            fix,
+        )
     return TrackTensors(**found)
 
 

@@ -18,10 +18,22 @@ from pathlib import Path
 from typing import Any
 
 from conceptloader.base.packages import need_add_on
+from conceptloader.base.version import PAGES
 from conceptloader.errors import ConfigError
 
 FRAMEWORKS: dict[str, dict[str, Any]] = {"nanotron": {"nanosets": True}, "megatron": {}}
 """By the package that scripts of a framework import: the options for install() of its adapter."""
+
+MEGATRON = f"""\
+options among those of a Megatron-LM script:
+  --conceptloader-config FILE           the data, as YAML; without it those of --data-path
+  --conceptloader-valid-config FILE     for validation
+  --conceptloader-test-config FILE      for the test
+  --conceptloader-concept-stage STAGE   pipeline stages that get concepts: first, last (default), all, none or a number
+  --conceptloader-allow-changed NAME [NAME ...]
+                                        differences from the checkpoint to accept
+nanotron has its own in the YAML file of the run. Pages: {PAGES}/megatron.md, {PAGES}/nanotron.md
+"""
 
 
 def detect(script: Path) -> str:
@@ -57,7 +69,12 @@ def install(framework: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of `python -m conceptloader.launch`; the script sees sys.argv as if it had been started alone."""
-    parser = argparse.ArgumentParser(prog="python -m conceptloader.launch", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m conceptloader.launch",
+        description=(__doc__ or "").split("\n")[0],
+        epilog=MEGATRON,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
     add("--framework", choices=sorted(FRAMEWORKS), help="default: the one that the script imports")
     meaning = "import this module first; may be repeated"

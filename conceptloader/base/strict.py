@@ -191,7 +191,8 @@ def unknown(
     names = sorted(known)
     close = difflib.get_close_matches(str(name), names, 1)
     fix = fix or (f"did you mean {close[0]}?" if close else "")
-    return kind(path, f"an unknown {what} {name!r}", f"one of {', '.join(names[:40]) or 'none'}", fix, code="unknown")
+    expected = f"one of {', '.join(names[:40])}" if names else f"no {what}: there are none here"
+    return kind(path, f"an unknown {what} {name!r}", expected, fix, code="unknown")
 
 
 def _literal(value: Any, allowed: tuple[Any, ...], where: str) -> Any:

@@ -5,6 +5,8 @@ import os
 import re
 from functools import cache
 
+from conceptloader.base.version import PAGES
+
 # Package -> the oldest and the newest version that is known. setup.py's extras begin at the oldest, and end before the
 # next major one.
 TESTED = {
@@ -39,8 +41,8 @@ def warn_untested(package: str, found: str = "") -> None:
     if _release(found) > _release(newest) and os.environ.get("RANK", "0") == "0":
         logger.warning(
             "%s %s is newer than the versions that this release of conceptloader knows, %s to %s. It may work; "
-            "docs/versions.md says what was tested, and a newer release may know it",
-            package, found, oldest, newest,
+            "%s/versions.md says what was tested, and a newer release may know it",
+            package, found, oldest, newest, PAGES,
         )  # fmt: skip
 
 

@@ -56,6 +56,7 @@ def parse_yaml(text: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else "".join(text.splitlines()[mark.line : mark.line + 1])
         fix = 'write "${NAME}/..." in quotes: YAML reads its braces' if "${" in line else "correct that line"
+        fix = "indent this line by spaces: YAML allows no tab there" if line.lstrip(" ").startswith("\t") else fix
         raise ConfigError("", f"not valid YAML: {' '.join(str(error).split())}", fix=fix) from error
     except RecursionError as error:
         raise ConfigError(
@@ -127,7 +128,7 @@ def _read(path: Path) -> str:
     except OSError as error:
         raise ReadError(
             f"{path}",
-            f"cannot read the configuration: {error.strerror or error}",
+            f"cannot be read: {error.strerror or error}",
             fix=f"run `ls -l {path}`: the file must exist, and you must be allowed to read it",
         ) from error
     if len(data) > MAX_BYTES:

@@ -15,6 +15,7 @@ Open commands/verify.py first, which is short.
 import argparse
 import contextlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from conceptloader.base.packages import need_add_on
-from conceptloader.base.version import __version__
+from conceptloader.base.version import PAGES, __version__
 from conceptloader.cli.output import Output, configure_logging, guarded_streams
 from conceptloader.cli.recipe import with_recipe
 from conceptloader.errors import ConceptloaderError, ConfigError
@@ -81,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not given:
         parser.print_help(sys.stderr)
         parser.exit(2)
+    if given[0] == "help":
+        given = [*given[1:], "--help"]
     if not given[0].startswith("-") and given[0] not in COMMANDS:
         from conceptloader.base.strict import unknown
 
@@ -142,6 +145,10 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32)
 
+    def format_help(self) -> str:
+        """With pages at their address."""
+        return re.sub(r"\bdocs/(?=[\w-]+\.md)", f"{PAGES}/", super().format_help())
+
 
 class _Parser(argparse.ArgumentParser):
     """Names the option that a misspelt one resembles, as for keys of YAML.
@@ -164,7 +171,7 @@ class _Parser(argparse.ArgumentParser):
                 from difflib import get_close_matches
 
                 message += "".join(f"; {name}: did you mean {near}?" for near in get_close_matches(name, known, 1))
-        super().error(message)
+        self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help shows the options\n")
 
 
 def make_parser(chosen: str | None = None) -> argparse.ArgumentParser:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from conceptloader.base.terminal import counted, masked, printable, printable_json
+from conceptloader.base.version import PAGES
 from conceptloader.errors import ConceptloaderError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Output:
             self.result({"error": {"kind": type(error).__name__, "code": error.code, "message": str(error)}}, ())
         lines = f"conceptloader: {error}".split("\n")
         if explain:
-            lines.append(f"see docs/troubleshooting.md#{error.code}")
+            lines.append(f"see {PAGES}/troubleshooting.md#{error.code}")
         print("\n  ".join(lines), file=sys.stderr)
 
 

@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from conceptloader.base.strict import unknown
 from conceptloader.base.terminal import counted
 from conceptloader.cli.arguments import (
-    add_out,
     add_pairs,
     by_track,
     chosen,
@@ -51,7 +50,7 @@ USAGE = "INPUT [INPUT ...] --out DIR [options]"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("inputs", nargs="*", metavar="INPUT", help="files, or directories of files")
-    add_out(add)
+    add("--out", metavar="DIR", help="directory of the new dataset")
     building.add_workers(add)
     building.add_token_arguments(parser)
 
@@ -90,9 +89,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    if not arguments.inputs:
+    tokens = arguments.tokenizer or arguments.vocab_size
+    wanted = {"INPUT": arguments.inputs, "--out": arguments.out, "--tokenizer (or --vocab-size)": tokens}
+    if missing := [name for name, value in wanted.items() if not value]:
         raise ConfigError(
-            "build", "no INPUT", "files, or directories of files", "pass files or directories after the options"
+            "build",
+            f"no {', no '.join(missing)}",
+            "each, on the command line or in a --recipe",
+            "type as in conceptloader build corpus.jsonl --out data/corpus --tokenizer bytes",
         )
     building.check_tokens("build", arguments)
     if arguments.tokenizer is not None:  # once for all who read it

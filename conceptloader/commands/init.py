@@ -9,6 +9,7 @@ from itertools import chain, count
 
 import yaml
 
+from conceptloader.base.version import PAGES
 from conceptloader.blend import load_config, open_blend
 from conceptloader.cli.arguments import add_root, kind, positive, refuse_beside, track_file
 from conceptloader.cli.output import Output
@@ -132,7 +133,9 @@ def _write_configuration(arguments: argparse.Namespace, out: str, output: Output
     }
     data = {key: value for key, value in given.items() if value}
     blend = open_blend(load_config(data, base_dir=os.path.dirname(out)), datasets)
-    text = "# Keys: docs/configuration.md. Try it: conceptloader trace FILE --sample 0; conceptloader doctor FILE\n"
+    text = (
+        f"# Keys: {PAGES}/configuration.md\n# Try it: conceptloader trace FILE --sample 0; conceptloader doctor FILE\n"
+    )
     text = text.replace("FILE", os.path.basename(out)) + yaml.safe_dump(data, sort_keys=False)
     write_file(out, text.encode("utf-8"))
     samples = sum(blend.order.sizes)

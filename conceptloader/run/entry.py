@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Literal, get_args
 
 from conceptloader.base.strict import unknown
+from conceptloader.base.version import PAGES
 from conceptloader.blend import Config
 from conceptloader.blend.add_ons import ADD_ONS, add_on
 from conceptloader.blend.schema import LoaderConfig
@@ -45,7 +46,7 @@ class Entry:
     keys: frozenset[str] = frozenset()
     lacks: Mapping[str, str] = field(default_factory=dict)
     allow: str = "allow_changed={json}"
-    fix: str = "omit it, or train with make_dataloader or an adapter that has it (docs/entries.md)"
+    fix: str = f"omit it, or train with make_dataloader or an adapter that has it ({PAGES}/entries.md)"
 
     def __post_init__(self) -> None:
         for part in sorted(self.carries - {*get_args(Part)}):

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from conceptloader.base.checks import as_count, as_names
+from conceptloader.base.version import PAGES
 from conceptloader.blend import Blend, ConfigLike, open_blend
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.kernels.kernel import U64Array
@@ -305,7 +306,7 @@ class TrainingRun:
                 f"mixing.{self.mixing.kind}",
                 f"{late} samples yielded without a call of observe",
                 "losses after each step",
-                "call loader.observe(losses) after each step, or remove `mixing`: docs/mixing.md",
+                f"call loader.observe(losses) after each step, or remove `mixing`: {PAGES}/mixing.md",
             )
 
     def yielded_to(self, consumed: int) -> None:
@@ -601,6 +602,12 @@ class TrainingRun:
             logger.warning(
                 "max_epochs: the end of this run is not known here; it stops with an error after %d samples, where a "
                 "dataset has been read that often", self.blend.order.longest_run(),
+            )  # fmt: skip
+        stop = self.plan.stop
+        if stop is not None and self.num_samples is not None and stop < self.num_samples:
+            logger.warning(
+                "num_samples: the last %d of %d samples are in no step, since last_batch is drop; set it to partial, "
+                "or num_samples to %d", self.num_samples - stop, self.num_samples, stop,
             )  # fmt: skip
         for _, first, size in self.plan.schedule.stretches:
             if size % self.partition.group and (self.plan.stop is None or first < self.plan.stop):

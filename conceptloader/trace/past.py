@@ -33,6 +33,9 @@ def open_log(log: str | os.PathLike[str]) -> RunLog:
     if os.path.isfile(log):
         found, fix = f"the file {log}", f"pass --run-log DIR, or rename the file to {FILE_NAME}"
         raise ConfigError("run log", found, f"a directory with a file {FILE_NAME}, or this file", fix)
+    if not os.path.isdir(log):
+        fix = "pass --run-log the folder of the run's checkpoints"
+        raise ConfigError("run log", f"no directory {log}", f"a directory with a file {FILE_NAME}", fix)
     return RunLog(log)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from conceptloader.base.packages import need
 from conceptloader.base.strict import unknown
+from conceptloader.base.version import PAGES
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.columns import Ints
 
@@ -258,7 +259,7 @@ class Expression:
 
 
 def _wrong(text: str, at: int, found: str, expected: str, option: str) -> ConfigError:
-    expected = expected or "an expression as in docs/subsets.md"
+    expected = expected or f"an expression as in {PAGES}/subsets.md"
     return ConfigError(f"{option}, column {at + 1}", found, f"{expected}\n{text}\n{' ' * at}^")
 
 

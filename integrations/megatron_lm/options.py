@@ -20,6 +20,7 @@ from megatron.core.datasets.blended_megatron_dataset_config import (
 
 from conceptloader.base.packages import need_add_on
 from conceptloader.base.strict import unknown
+from conceptloader.base.version import PAGES
 from conceptloader.blend import Config, Outputs, load_config
 from conceptloader.blend.replayed import replayed_phases
 from conceptloader.errors import ConfigError, ResumeError
@@ -40,14 +41,14 @@ DATA += ("--data-args-path", "--per-split-data-args-path")  # Megatron's options
 _LOGITS = (
     "it compares the data of teacher and student by Megatron's arguments, which are the same for all data here",
     "write the teacher's values as columns, which belong to the tokens (conceptloader.column_writer), and read them "
-    "with outputs.columns: docs/distillation.md; or compute them on the student's micro batches "
+    f"with outputs.columns: {PAGES}/distillation.md; or compute them on the student's micro batches "
     "(--export-kd-teacher-load)",
 )
 REFUSED = {
     "--fim-data": (
         "samples are as the dataset has them",
         "cut the documents before conceptloader build, or train in a loop of your own with examples/pytorch/fim.py: "
-        "docs/packing.md",
+        f"{PAGES}/packing.md",
     ),
     "--logits-save-dir": _LOGITS,
     "--logits-load-dir": _LOGITS,

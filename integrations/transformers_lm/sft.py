@@ -3,6 +3,7 @@
 from typing import Any
 
 from conceptloader.base.packages import imported
+from conceptloader.base.version import PAGES
 from conceptloader.errors import ConfigError
 
 from .data import ConceptTrainer, check_arguments
@@ -14,7 +15,7 @@ with imported("transformers_lm: trl", "pip install trl", "trl"):
 _STAND_IN = {"input_ids": [[0]], "labels": [[0]]}
 _FIX = (
     "omit it: samples of conceptloader have their seq_len, and are packed and masked as they are built; see "
-    "docs/packing.md, and `conceptloader build --chat` for the loss mask"
+    f"{PAGES}/packing.md, and `conceptloader build --chat` for the loss mask"
 )
 # What prepares data, which are prepared here: the values that are right, which are the defaults.
 _PREPARED: dict[str, tuple[Any, ...]] = {

@@ -48,6 +48,42 @@ def test_the_list_of_commands_imports_little() -> None:
     assert done.stdout.endswith("set()\n"), done.stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "messages"),
+    [
+        ("help", 0, ["Datasets:", "docs/troubleshooting.md"]),
+        ("help column", 0, ["--finish"]),
+        ("help bogus", 2, ["unknown command 'bogus'"]),
+        ("build", 2, ["no INPUT, no --out, no --tokenizer"]),
+        ("build --recipe none.yaml", 2, ["none.yaml: cannot be read: No such file"]),
+        ("adopt corpus.jsonl --out out", 2, ["of text: conceptloader build"]),
+        ("trace --run-log nowhere --step 3", 2, ["found no directory nowhere"]),
+        ("locate run.yaml", 2, ["--document --documents"]),
+        ("doctor run.yaml", 2, ["line 2", "YAML allows no tab"]),
+    ],
+)
+def test_mistakes_are_named(
+    words: str,
+    code: int,
+    messages: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("corpus.jsonl").write_text('{"text": "a"}\n')
+    Path("run.yaml").write_text("datasets:\n\ta: {path: a}\n")
+    try:
+        found = main(words.split())
+    except SystemExit as error:
+        found = int(str(error))
+    shown = capsys.readouterr()
+    text = shown.err if code else shown.out
+    assert found == code
+    assert all(message in text for message in messages), text
+    assert not code or len(text.splitlines()) <= 2  # no list of options before it
+
+
 @pytest.mark.parametrize("command", ["build", "annotate"])
 def test_help_takes_two_screens(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -159,7 +195,7 @@ def test_two_recipes_and_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ("words", "said"),
     [
         (["biuld", "x"], "did you mean build?"),
-        (["build"], "required: --out"),
+        (["adopt", "a.bin"], "required: --out"),
         (["build", "x", "--out", "y", "--workers", "0"], "--workers: found '0', expected an integer of 1 or more"),
         (["inspect", "x", "--root", "nowhere"], "--root: found 'nowhere', expected a directory that is there"),
         (["locate", "x.yaml", "--docment", "a"], "--docment: did you mean --document?"),  # it is required

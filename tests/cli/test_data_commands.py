@@ -79,7 +79,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_errors(shell: Shell, source: Path, tmp_path: Path) -> None:
     build = ("build", source, "--out", tmp_path / "data")
     assert shell(*build, code=2) == ""
-    assert "expected either --tokenizer or" in shell.stderr
+    assert "found no --tokenizer (or --vocab-size)" in shell.stderr
     shell("build", tmp_path / "none", "--out", tmp_path / "data", "--tokenizer", "bytes", code=2)
     found = shell.json(*build, "--tokenizer", "bytes", code=1)
     assert (found["error"]["kind"], found["error"]["code"]) == ("InputError", "input")

@@ -341,7 +341,7 @@ def test_alias_bombs_are_refused_before_they_are_expanded(tmp_path, kind):
 
 
 def test_unreadable_files(tmp_path):
-    with raises(ReadError, "none.yaml", "cannot read the configuration: No such file"):
+    with raises(ReadError, "none.yaml", "cannot be read: No such file"):
         load_config(tmp_path / "none.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"seed: \xff\n")
     with raises(ConfigError, found="not UTF-8 at offset 6"):

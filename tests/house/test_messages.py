@@ -1,8 +1,10 @@
 """What tests.house.messages takes for a pronoun in the place of the expected thing."""
 
+import re
+
 import pytest
 
-from tests.house.messages import PRONOUN, parts_of
+from tests.house.messages import PRONOUN, calls, parts_of
 
 
 @pytest.mark.parametrize(
@@ -30,3 +32,8 @@ def test_a_noun(expected: str) -> None:
 def test_parts_of_a_whole_message() -> None:
     assert parts_of("t: found 1, expected 2; fix") == {"found": "t: 1", "expected": "2", "fix": "fix"}
     assert parts_of("broken") == {"found": "broken", "expected": "", "fix": ""}
+
+
+def test_pages_are_named_by_their_address() -> None:
+    """An installed package has no docs/."""
+    assert not [(file, parts) for file, _, parts in calls() if re.search(r"(?<![/\w])docs/", str(parts))]

@@ -126,6 +126,13 @@ def test_sequential_reads_every_window_once_and_starts_again(config):
             assert seen == expected
 
 
+def test_samples_of_a_run_that_are_in_no_step_are_named(config, caplog):
+    for options in ({"num_samples": 64}, {"num_samples": 66, "last_batch": "partial"}, {}, {"num_samples": 66}):
+        assert not [one for one in caplog.messages if "in no step" in one]
+        next(iter(cl.make_dataloader(config, micro_batch_size=8, **options)))
+    assert [one for one in caplog.messages if "num_samples: the last 2 of 66 samples are in no step" in one]
+
+
 def test_wrong_sizes_are_named(config):
     with raises(ConfigError, "dp_rank"):
         cl.make_dataloader(config, dp_rank=2, dp_size=2, micro_batch_size=1)

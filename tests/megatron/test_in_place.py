@@ -17,7 +17,8 @@ from conceptloader.ingest.adopt import in_place
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.integrations.megatron_lm import launch
 from conceptloader.integrations.megatron_lm.data import MegatronData
-from conceptloader.integrations.megatron_lm.options import take_options
+from conceptloader.integrations.megatron_lm.options import OPTIONS, take_options
+from conceptloader.launch import main as launcher
 from tests.corpora.blended import tokens_of
 from tests.corpora.token_files import EOD, random_corpus, write_corpus
 from tests.megatron.stock import adopted, assert_equal_samples, build_stock, data_of, dataset_config
@@ -253,7 +254,7 @@ def test_names_are_what_tells_paths_apart(tmp_path: Path) -> None:
         (([paths[0], paths[0]], None), "found twice, expected each path once; .* weights of one path are added"),
         ((["s3://bucket/web"], None), "found a URL, expected files on a disk"),
         (([str(tmp_path / "nothing")], None), "found nothing there, expected a folder of token files"),
-        (([str(tmp_path / "x/text")], None), "found neither PREFIX.bin with PREFIX.idx .* --kind .* adopt"),
+        (([str(tmp_path / "x/text")], None), "found neither PREFIX.bin with PREFIX.idx .* --kind "),
     ):
         with pytest.raises(ConfigError, match=message):
             in_place.datasets_in_place(blend, None)
@@ -285,6 +286,13 @@ CONFIG = "--conceptloader-config"
 def test_options_that_are_misspelt_or_alone(words: list[str], place: str, found: str, fix: str) -> None:
     with raises(ConfigError, place, found, fix=fix):
         take_options(words)
+
+
+def test_the_launcher_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        launcher(["--help"])
+    shown = capsys.readouterr().out
+    assert [option for option in OPTIONS if option not in shown] == []
 
 
 def test_data_paths_are_enough() -> None:

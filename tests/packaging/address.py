@@ -9,7 +9,14 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMED = ("setup.py", "README.md", "SECURITY.md", "CITATION.cff", "docs/troubleshooting.md")
+NAMED = (
+    "setup.py",
+    "README.md",
+    "SECURITY.md",
+    "CITATION.cff",
+    "docs/troubleshooting.md",
+    "conceptloader/base/version.py",
+)
 
 
 def address() -> str:

@@ -324,8 +324,8 @@ def difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
             pair = next((p for p in zip_longest(a, b) if canonical_json(p[0]) != canonical_json(p[1])), ())
             shown = ["none" if one is None else canonical_json(one)[:300] for one in pair]
             return f"other inputs, expected the same: found {shown[0]}, expected {shown[1]}"
-        return f"other {key}, expected the same"
-    return "other plan, expected the same"
+        return f"other {key}"
+    return "another plan of its shards"
 
 
 def _differing(found: Any, wanted: Any, name: str = "") -> list[tuple[str, str, str]]:

@@ -189,7 +189,7 @@ def _expand(path: str, kind: str) -> list[tuple[str, str]]:
         path,
         "neither PREFIX.bin with PREFIX.idx (Megatron), nor a .ds (datatrove), nor a .npy",
         "a file of one of these kinds",
-        "pass --kind megatron, datatrove or flat to conceptloader adopt",
+        "pass --kind megatron, datatrove or flat if it holds token ids; of text: conceptloader build",
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from conceptloader.base.hashing import fingerprint
+from conceptloader.base.version import PAGES
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.adopt.adopt import adopt, token_files
 from conceptloader.ingest.adopt.megatron import count_sequences
@@ -39,7 +40,7 @@ def datasets_in_place(blend: Blend, cache: str | None, names: Sequence[str] | No
                 path,
                 "a URL",
                 "files on a disk",
-                "copy the files to a disk and run `conceptloader adopt`: docs/token-files.md",
+                f"copy the files to a disk and run `conceptloader adopt`: {PAGES}/token-files.md",
             )
     given: dict[str, tuple[str, float | None]] = {}
     for number, (name, path) in enumerate(zip(named, paths, strict=True)):

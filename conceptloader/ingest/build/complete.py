@@ -167,8 +167,8 @@ def describe_complete(
     problem = None
     if canonical_json(built) != canonical_json(asked):
         problem = difference(built, asked)
-    elif found.vocabularies != describe_vocabularies(options)[0]:
-        problem = "other vocabularies, expected the same"
+    elif other := [t for t, entry in describe_vocabularies(options)[0].items() if entry != found.vocabularies.get(t)]:
+        problem = f"other concept names (track {', '.join(other)})"
     if problem:
         raise ConfigError(
             path,

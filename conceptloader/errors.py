@@ -6,6 +6,7 @@ the wording may change.
 """
 
 from copy import copy
+from errno import EMFILE, ENFILE
 from typing import Any, ClassVar, TypeVar
 
 from conceptloader.base.terminal import masked, printable
@@ -107,6 +108,12 @@ class InputError(ConceptloaderError, ValueError):
     CODE = "input"
 
 
+def remedy(error: OSError, usual: str) -> str:
+    """What to do about an error of the system: as usual, unless the file is not to blame."""
+    full = error.errno in (EMFILE, ENFILE)
+    return "raise the limit of open files: `ulimit -n 65536`, or in /etc/security/limits.conf" if full else usual
+
+
 class ReadError(ConceptloaderError, OSError):
     """The operating system failed to read or write; `path` names file and offset, `errno` is the system's."""
 
@@ -122,7 +129,7 @@ class ReadError(ConceptloaderError, OSError):
         code: str = "",
         errno: int | None = None,
     ) -> None:
-        super().__init__(path, found, expected, fix, code=code)
+        super().__init__(path, found, expected, remedy(OSError(errno, ""), fix), code=code)
         self.errno = errno
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -130,6 +130,7 @@ def _read(path: Path) -> str:
             f"{path}",
             f"cannot be read: {error.strerror or error}",
             fix=f"run `ls -l {path}`: the file must exist, and you must be allowed to read it",
+            errno=error.errno,
         ) from error
     if len(data) > MAX_BYTES:
         raise ConfigError(

@@ -3,12 +3,14 @@
 In numpy here; torch/loader.py makes tensors of them.
 """
 
+import inspect
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from conceptloader.base.shown import Shown
+from conceptloader.base.strict import unknown
 from conceptloader.batch.layout import Allocate, Batch
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.prefetch import Prefetcher
@@ -30,6 +32,18 @@ LOADER = Entry(
     name="make_dataloader",
     carries=frozenset({"weights", "losses", "observers", "batches", "threads", "pin_memory"}),
 )
+
+_OF_TORCH = {
+    "batch_size": "pass micro_batch_size, samples of a batch of this rank",
+    "num_workers": "set loader: {num_threads: N} in the configuration; threads read, not processes",
+    "shuffle": "omit it: samples are shuffled; order: sequential in the configuration reads them in order",
+    "collate_fn": "pass batch_transform, which is called with each batch",
+    "pin_memory": "pass device, or set loader: {pin_memory: true} in the configuration",
+    "drop_last": "pass last_batch, drop or partial",
+    "prefetch_factor": "set loader: {prefetch_batches: N} in the configuration",
+    "sampler": "omit it, and pass dp_rank and dp_size",
+}
+"""Arguments of torch's DataLoader, and what stands in their place."""
 
 B = TypeVar("B")
 Self = TypeVar("Self", bound="BaseLoader[Any]")
@@ -92,7 +106,11 @@ class BaseLoader(Shown, Generic[B]):
         batch_transform: Callable[[B], Any] | None = None,
         allow_changed: Collection[str] = (),
         check_ranks: Any = False,
+        **_others: NoReturn,
     ) -> None:
+        for name in _others:
+            known = inspect.signature(BaseLoader).parameters.keys() - {"_others"}
+            raise unknown(name, name, known, "argument", _OF_TORCH.get(name, ""))
         dp_rank, dp_size = self._share(dp_rank, dp_size)
         partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size, scheme=scheme)
         partition.check_rank(dp_rank)

@@ -481,8 +481,9 @@ def _check_size(spec: OrderSpec, config: Config) -> None:
 
 
 def _phases(config: Config, members: Mapping[str, Member]) -> tuple[Phase, ...]:
-    phases = list(config.phases)
+    phases, first_key = list(config.phases), "phases[0].weights"
     if not phases or phases[0].start > 0:
+        first_key = "datasets.NAME.weight"
         given: dict[str, float] = {
             name: member.windows if config.weights == "by_size" else config.datasets[name].weight or 0
             for name, member in members.items()
@@ -490,6 +491,9 @@ def _phases(config: Config, members: Mapping[str, Member]) -> tuple[Phase, ...]:
         first = {name: weight for name, weight in given.items() if weight} or dict.fromkeys(members, 1)
         phases.insert(0, Phase(start=0, weights=first))
     planned = tuple(dataclasses.replace(one, weights=tempered(one.weights, config.temperature)) for one in phases)
+    shift = len(phases) - len(config.phases)
+    for k, one in enumerate(planned):
+        exact_weights(one.weights, first_key if k == 0 else f"phases[{k - shift}].weights")
     replayed = replayed_phases(config)
     if replayed and (config.weights == "by_size" or any(entry.weight for entry in config.datasets.values())):
         begun, own = (exact_weights(one[0].weights, "weights") for one in (replayed, planned))

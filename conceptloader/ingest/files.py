@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from conceptloader.errors import ConfigError, InputError
+from conceptloader.errors import ConfigError, InputError, remedy
 from conceptloader.ingest.hub import fetched
 
 log = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ def files_below(folder: str) -> list[str]:
 
     def unreadable(error: OSError) -> None:
         fix = f"run `chmod u+r {error.filename}`, or pass the files that are meant"
-        raise InputError(error.filename, f"cannot be read: {error.strerror}", fix=fix) from error
+        raise InputError(error.filename, f"cannot be read: {error.strerror}", fix=remedy(error, fix)) from error
 
     found, met = [], dict[str, str]()
     for root, _, names in os.walk(folder, onerror=unreadable, followlinks=True):

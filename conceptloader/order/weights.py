@@ -14,38 +14,34 @@ MIN_PARTS = 1 << 40
 def exact_weights(weights: Mapping[str, float], where: str) -> dict[str, int]:
     """Weights as the smallest integers in the same proportion, by name in sorted order.
 
-    0.7 and 0.3 are exactly 7 and 3: see reference.exact_weight.
+    0.7 and 0.3 are exactly 7 and 3: see reference.exact_weight. where: their key, for errors; NAME stands for a name.
 
     Raises:
         ConfigError: no weights; one that is zero, negative, NaN, infinite or below 2**-40 of the total.
     """
+    where = where if "NAME" in where else f"{where}.NAME"
     if not weights:
-        raise ConfigError(
-            where, "no weights", "a weight for at least one dataset", f"set {where}.NAME to a number above 0"
-        )
+        fix = f"set {where} to a number above 0"
+        raise ConfigError(where.removesuffix(".NAME"), "no weights", "a weight for at least one dataset", fix)
     exact: dict[str, Any] = {}
     for name in sorted(weights):
-        weight = weights[name]
+        weight, key = weights[name], where.replace("NAME", name)
         if isinstance(weight, bool) or not isinstance(weight, (int, float, Fraction)):
-            raise ConfigError(f"{where}.{name}", repr(weight), "a number", f"set {where}.{name} to a number above 0")
+            raise ConfigError(key, repr(weight), "a number", f"set {key} to a number above 0")
         if isinstance(weight, float) and not math.isfinite(weight):
-            raise ConfigError(
-                f"{where}.{name}", str(weight), "a finite number above 0", f"set {where}.{name} to a number above 0"
-            )
+            raise ConfigError(key, str(weight), "a finite number above 0", f"set {key} to a number above 0")
         if weight <= 0:
-            raise ConfigError(
-                f"{where}.{name}", str(weight), "a number above 0", f"omit {where}.{name} if it is not drawn"
-            )
+            raise ConfigError(key, str(weight), "a number above 0", f"omit {key} if it is not drawn")
         exact[name] = weight if type(weight) is int else exact_weight(weight)
     total = sum(exact.values())
     least = -(-total // MIN_PARTS)  # an integer, so that integers, as most are, are compared as such
     for name, share in exact.items():
         if share < least and share * MIN_PARTS < total:
             raise ConfigError(
-                f"{where}.{name}",
+                where.replace("NAME", name),
                 f"{weights[name]}, below 2**-40 of the total",
                 "at least 2**-40 of the total",
-                f"raise {where}.{name}, or remove the dataset",
+                f"raise {where.replace('NAME', name)}, or remove the dataset",
             )
     if all(type(weight) is int for weight in exact.values()):  # no fraction is made of them
         common = math.gcd(*exact.values())

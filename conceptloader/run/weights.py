@@ -12,6 +12,7 @@ from conceptloader.order.partition import Plan
 from conceptloader.order.phases import Phase
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.skips import Skips
+from conceptloader.order.weights import exact_weights
 from conceptloader.run.entry import Entry
 from conceptloader.run.ranks import Ranks
 
@@ -122,6 +123,7 @@ def with_weights(blend: Blend, weights: Mapping[str, float], at: int, consumed: 
     for name in weights:
         if name not in keys:
             raise unknown(f"weights.{name}", name, keys, "dataset")
+    exact_weights(weights, "weights")
     start = Skips(blend.spec.skips).global_index(at)
     phase = Phase(start=start, weights={keys[name]: w for name, w in weights.items()})
     return blend.with_phase(phase, consumed)

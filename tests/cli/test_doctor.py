@@ -47,6 +47,21 @@ def refused(capsys: Capture, *arguments: object, code: int = 2) -> str:
     return printed.err
 
 
+def test_a_rare_track_is_not_bad(tmp_path: Path, capsys: Capture) -> None:
+    """None of its few spans is in the samples that are looked at; of a track without spans nothing ever will be."""
+    documents = random_documents(3000, tracks={"rare": 3, "empty": 3})
+    documents = [
+        dataclasses.replace(one, spans={"rare": one.spans["rare"] if k == 17 else [], "empty": []})
+        for k, one in enumerate(documents)
+    ]
+    write_dataset(tmp_path / "data", documents)
+    config = configured(tmp_path / "run.yaml", tmp_path / "data", "tracks: {rare: {}, empty: {}}\n")
+    found = bench(capsys, config, *BRIEF, code=1)
+    tracks = {one["text"].split(":")[0]: one for one in found["findings"] if one["name"] == "concepts"}
+    assert "rare: 0 of 3" in tracks["rare"]["text"]
+    assert (tracks["rare"]["good"], tracks["empty"]["good"]) == (True, False)
+
+
 def test_a_stream_with_concepts(data: Path, capsys: Capture) -> None:
     found = bench(capsys, data / "stream.yaml", *BRIEF, "--threads", 3, "--batch-size", 5)
     assert (found["mode"], found["seq_len"]) == ("stream-with-metadata", 32)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from conceptloader import errors
+from conceptloader.base.version import PAGES
 from conceptloader.cli import main
 from conceptloader.errors import ConceptloaderError
 
@@ -50,7 +51,7 @@ def test_a_command_points_to_the_entry(
     (tmp_path / "corrupt" / "manifest.json").write_text("{")
     monkeypatch.chdir(tmp_path)
     assert main([*command.split(), "--verbose"]) != 0
-    assert capsys.readouterr().err.splitlines()[-1] == f"  see docs/troubleshooting.md#{code}"
+    assert capsys.readouterr().err.splitlines()[-1] == f"  see {PAGES}/troubleshooting.md#{code}"
     assert code in ENTRIES
     assert main(command.split()) != 0
     assert "troubleshooting" not in capsys.readouterr().err

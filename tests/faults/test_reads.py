@@ -158,6 +158,10 @@ def test_out_of_descriptors_the_idle_ones_make_room(corpus: Path, disk: FaultyDi
     ds.files.source.table.close(str(corpus / "00000.concepts.data"))  # type: ignore[attr-defined]
     disk.open_faults = [OSError(errno.EMFILE, "Too many open files")]
     assert everything(ds) == wanted
+    ds.files.source.table.close(str(corpus / "00000.concepts.data"))  # type: ignore[attr-defined]
+    disk.open_faults = [OSError(errno.EMFILE, "Too many open files")] * 2
+    with raises(ReadError, found="Too many open files", fix="raise the limit of open files"):  # and no advice to look
+        everything(ds)
 
 
 def test_file_truncated_while_open(corpus: Path) -> None:

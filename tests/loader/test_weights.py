@@ -235,3 +235,35 @@ def _rank(rank: int, config: Any, folder: str) -> None:
 def test_ranks_that_disagree_are_all_told(config: Any, tmp_path: Path) -> None:
     mp.start_processes(_rank, (config, str(tmp_path)), nprocs=2, start_method="fork")
     assert all((tmp_path / f"done.{rank}").exists() for rank in range(2))
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({}, "datasets.b.weight"),
+        ({"phases": [{"start": 0, "weights": {"a": 1, "b": 1e-30, "c": 1}}]}, "phases[0].weights.b"),
+        ({"phases": [{"start": 9, "weights": {"a": 1, "b": 1e-30}}]}, "phases[0].weights.b"),
+    ],
+)
+def test_errors_name_the_key_of_a_weight_as_the_file_has_it(config: Any, change: Any, key: str) -> None:
+    for name, dataset in config["datasets"].items():
+        dataset["weight"] = 1e-30 if (name, change) == ("b", {}) else 1
+        if change and not change["phases"][0]["start"]:
+            del dataset["weight"]
+    with raises(ConfigError, key, "1e-30"):
+        cl.open_blend({**config, **change})
+
+
+def test_errors_name_weights_that_are_set_live(config: Any) -> None:
+    with raises(ConfigError, "weights.b", "-1"):
+        make(config).set_weights({"a": 1, "b": -1})
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [("batch_size", "micro_batch_size"), ("num_workers", "num_threads"), ("shuffle", "order: sequential"),
+     ("collate_fn", "batch_transform"), ("dp_sise", "did you mean dp_size?")],
+)  # fmt: skip
+def test_arguments_of_other_loaders_are_named(config: Any, name: str, fix: str) -> None:
+    with raises(ConfigError, name, "an unknown argument", fix=fix):
+        make(config, **{name: 1})

@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from conceptloader.errors import InputError
+from conceptloader.errors import InputError, remedy
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints
 from conceptloader.storage.reads import open_file, read_at
@@ -52,12 +52,12 @@ def noted_tokenizers(files: Sequence[TokenFile]) -> dict[str, Any]:
     return {"adopted_tokenizers": noted} if noted else {}
 
 
-def stat_file(path: str, remedy: str) -> os.stat_result:
+def stat_file(path: str, fix: str) -> os.stat_result:
     """Raises: InputError for a file that is not there."""
     try:
         return os.stat(path)
     except OSError as error:
-        raise InputError(path, f"no readable file ({error.strerror})", "a readable file", remedy) from error
+        raise InputError(path, f"no readable file ({error.strerror})", "a readable file", remedy(error, fix)) from error
 
 
 @dataclass(frozen=True, kw_only=True)

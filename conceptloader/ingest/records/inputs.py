@@ -9,7 +9,7 @@ from typing import Any
 
 import xxhash
 
-from conceptloader.errors import ConfigError, InputError
+from conceptloader.errors import ConfigError, InputError, remedy
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.format.write.build import OtherBuild
@@ -73,7 +73,7 @@ class Source:
             raise InputError(
                 self.path,
                 f"cannot be read: {error.strerror}",
-                fix=f"run `chmod u+r {self.path}`, or check its disk or mount",
+                fix=remedy(error, f"run `chmod u+r {self.path}`, or check its disk or mount"),
             ) from error
         raise InputError(
             self.path,
@@ -139,9 +139,8 @@ def _describe(path: str, name: str, kind: str, compression: str | None) -> Sourc
             )
         sample = _sample(path, found.st_size)
     except OSError as error:
-        raise InputError(
-            path, f"cannot be read: {error.strerror}", fix=f"run `chmod u+r {path}`, or check its disk or mount"
-        ) from error
+        fix = remedy(error, f"run `chmod u+r {path}`, or check its disk or mount")
+        raise InputError(path, f"cannot be read: {error.strerror}", fix=fix) from error
     groups = tuple(size for size, _ in row_groups(path)) if kind == "table" else None
     return Source(
         path=path, name=name, compression=compression, row_groups=groups, size=found.st_size, sample=sample,

@@ -14,6 +14,7 @@ from typing import Any
 
 from conceptloader.errors import ResumeError
 from conceptloader.order.progress.state import OrderState
+from conceptloader.storage.reads import named
 
 _PLAIN, _WITHIN_JSON = b'{"checksum":"', rb'"{\"checksum\":\"'
 _LONGEST = 1 << 24
@@ -84,7 +85,9 @@ def _files(path: Path) -> list[Path]:
             "a local checkpoint",
             f"run `ls {path}`: the path may be misspelled, or its disk not mounted",
         )
-    return sorted((file for file in path.rglob("*") if file.is_file()), key=lambda file: (file.stat().st_size, file))
+    with named(str(path), "looked into"):
+        files = (file for file in path.rglob("*") if file.is_file())
+        return sorted(files, key=lambda file: (file.stat().st_size, file))
 
 
 def _states(path: Path) -> Iterator[dict[str, Any]]:

@@ -324,6 +324,8 @@ class ChangedPast(ResumeError):
         self.keys = [difference.key for difference in refused]
         replaced = any(key.endswith("stream_fingerprint") for key in self.keys)
         put = "the saved values" if not replaced else "the saved values, and at its path the dataset that was read"
+        if any(key.startswith("phases.0.weights.") for key in self.keys):
+            lines += "\n(phases.0.weights are the datasets.NAME.weight of a configuration whose phases begin later)"
         self.refusal = (
             f"what decided the first {consumed} samples has changed since the checkpoint:\n{lines}\n"
             f"Put back {put}. What is meant for the samples ahead goes into a phase that starts at "

@@ -1,259 +1,281 @@
-"""What `init` does for raw files: a recipe of `build` or `annotate`, tried on the first rows."""
+"""What `init` does for raw files: a recipe with the columns that it is sure of, and questions about the others."""
 
 import argparse
-import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
-from itertools import chain, count, groupby, islice
-from operator import itemgetter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, count, islice
 from typing import Any
 
 import yaml
 
-from conceptloader.base.packages import need_add_on
 from conceptloader.cli.arguments import by_track
 from conceptloader.cli.output import Output
-from conceptloader.errors import ConceptloaderError, ConfigError, InputError
-from conceptloader.format.read.files import Files, load_manifest
-from conceptloader.format.read.ranges import Ranges
-from conceptloader.ingest.align.rules import SPAN_UNITS
-from conceptloader.ingest.align.units import UNITS
-from conceptloader.ingest.build.arguments import content_lines
-from conceptloader.ingest.build.builder import IngestOptions, format_options, shard_job
-from conceptloader.ingest.build.simple import with_chat
-from conceptloader.ingest.build.trial import try_rows
-from conceptloader.ingest.build.unaligned import Losses
-from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
-from conceptloader.ingest.recipe import OWN_TEXT_ROLE, ROWS, Guess, guess, guess_annotations
-from conceptloader.ingest.records.chat import load_rules
-from conceptloader.ingest.records.columns import Columns
-from conceptloader.ingest.records.detect import detect_columns
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.read.files import load_manifest
+from conceptloader.format.spec.layout import name_problem
+from conceptloader.ingest.records.columns import MAIN_TRACK, OWN_TEXT, SPANS_PREFIX, column_of
 from conceptloader.ingest.records.inputs import Source, find_sources, read_rows
 from conceptloader.ingest.records.names import count_names, require_new, write_names
-from conceptloader.ingest.records.tokenizer import changes_text, load_tokenizer
-from conceptloader.ingest.records.vocabulary import load_vocabulary
 from conceptloader.storage.durable import write_file
 
+_ROWS = 1000  # that are looked at
 _OF_TOKENS = ".bin", ".idx", ".ds", ".npy", ".u16", ".u32"
-_MANY = 10_000  # labels; more of them are likely to be no labels
-_SHOWN = 3
-_HELD = 10_000  # rows at most, from which columns are guessed
-_ANY = 1 << 31  # token ids, where nothing says how many there are
-_MISSING = {
-    "text": "tokenizer: tokenizer.json    # the model's: that file, a transformers folder, hub:OWNER/NAME, or bytes",
-    "tokens": "vocab-size: 50257    # of the tokenizer that made the tokens; or tokenizer: tokenizer.json",
+
+# Names that say what a column or field is; any other one is asked about.
+_ID = "id", "doc_id", "document_id", "docid", "uuid", "guid", "_id"  # and all that end in uid
+_DOCUMENT = "document", "doc", "nr", "document_number"
+_CONTENT = {"text": ("text", "content", "body", "raw_content"), "tokens": ("tokens", "input_ids", "token_ids")}
+_FIELDS = {
+    "start": ("start", "begin", "start_char", "char_start", "start_offset"),
+    "end": ("end", "stop", "end_char", "char_end", "end_offset"),
+    "concepts": ("concepts", "concept", "labels", "label", "tags", "tag"),
+}  # of spans
+_SCORES = "scores", "score", "confidence"
+_MASKS = {"labels": "what is trained on, all but -100", "attention_mask": "padding, which is dropped"}
+_ASKED = {
+    "metadata-column": "kept, to select documents by",
+    "number": "a number per document, to weigh and select by",
+    "field": "a number per token",
+    "ignore-column": "omitted",
 }
 
 
-@contextlib.contextmanager
-def without_names() -> Iterator[contextlib.ExitStack]:
-    """Yield what removes files of names if no recipe is written, since the next try would find them."""
-    with contextlib.ExitStack() as undo:
-        yield undo
-        undo.pop_all()
+@dataclass
+class Found:
+    """columns: theirs by ours. roles: of columns and fields of spans, for people. asked: what might be said of others.
+
+    options: further ones. named: tracks whose concepts have names.
+    """
+
+    columns: dict[str, str] = field(default_factory=dict)
+    roles: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    named: list[str] = field(default_factory=list)
+    asked: dict[str, list[str]] = field(default_factory=lambda: {option: [] for option in _ASKED})
+    notes: list[str] = field(default_factory=list)
+
+    def call(self, ours: str, theirs: str, role: str = "") -> None:
+        self.columns[ours] = theirs
+        self.roles[theirs] = role or ours
+
+    def ask(self, name: str, kind: str, aligned: bool = False) -> None:
+        """A column that nothing is known of, or a field of spans."""
+        self.asked["ignore-column"].append(name)
+        if kind in ("text", "number", "object") and "." not in name:
+            self.asked["metadata-column"].append(name)
+        if kind == "number" and not name_problem(name):
+            self.asked["number"].append(name)
+        if aligned:
+            self.asked["field"].append(name)
 
 
-def write_recipe(arguments: argparse.Namespace, output: Output, undo: contextlib.ExitStack) -> None:
-    """Write the recipe and files of concept names. Raises: ConfigError, InputError."""
+def write_recipe(arguments: argparse.Namespace, output: Output) -> None:
+    """Write a recipe of `build`, and files of concept names. Raises: ConfigError, InputError."""
     for path in arguments.inputs:
         if path.endswith(_OF_TOKENS):
             fix = f"use them in place: conceptloader adopt {path} --out DIR --tokenizer TOKENIZER"
             raise ConfigError(f"input {path}", "a file of tokens", "records of documents", fix)
-    sources = find_sources(arguments.inputs)
-    found, rows, first = _surveyed(arguments, sources, guess)
-    content = next((role for role in found.roles.values() if role in ("text", "tokens", "conversation")), None)
-    if content is None:
-        fix = "convert one, or name it (build --column text=NAME or tokens=NAME)"
-        raise InputError(first.path, found.doubts[0], fix=fix)
-    names = _vocabularies(arguments, sources, found, undo)
-    _try(sources, found, arguments, names)
-    stem = os.path.basename(sources[0].path).partition(".")[0]
-    home = os.path.dirname(arguments.out)
-    recipe: dict[str, Any] = {"inputs": arguments.inputs, "out": os.path.join(home, "data", stem)}
+    sources, rows, values = _values(arguments.inputs)
+    found, kinds = Found(), {name: _kind(some) for name, some in values.items()}
+    _find_id(found, values, rows)
+    if "messages" in kinds or {"prompt", "completion"} <= kinds.keys():
+        found.options["chat"] = True
+        chat = ("messages", "tools") if "messages" in kinds else ("prompt", "completion", "tools")
+        found.roles |= {name: "conversation" for name in chat if name in kinds}
+    else:
+        _find_content(found, kinds, sources[0].path)
+        _find_spans(found, values, kinds)
+    tokens = found.columns.get("tokens")
+    known = {"metadata": "metadata"} | (_MASKS if tokens else {})
+    for name, kind in kinds.items():
+        if name in known and (name != "metadata" or kind == "object"):
+            found.roles[name] = known[name]
+        elif name not in found.roles:
+            longs = [*map(len, values[tokens])] if tokens and kind in ("numbers", "integers") else None
+            found.ask(name, kind, longs == [*map(len, values[name])] if longs else False)
+    home, stem = os.path.dirname(arguments.out), os.path.basename(arguments.inputs[0].rstrip("/")).partition(".")[0]
+    recipe = {"inputs": arguments.inputs, "out": os.path.join(home, "data", stem or "corpus")}
     if arguments.tokenizer is not None:
         recipe["tokenizer"] = arguments.tokenizer
-    recipe |= found.options | ({"vocabulary": names} if names else {})
-    missing = _MISSING["tokens" if content == "tokens" else "text"] if arguments.tokenizer is None else None
-    _write("build", arguments.out, f"the first {len(rows):,} rows of {sources[0].path}", found, recipe, missing, output)
+    else:
+        wanted = "tokenizer: tokenizer.json, a transformers folder, hub:OWNER/NAME, or bytes"
+        found.notes.append(f"{wanted}{'; or vocab-size: of the tokens' if tokens else ''}")
+    names = _vocabularies(arguments, sources, found, flat=False)
+    _write("build", arguments, found, recipe | found.options | ({"vocabulary": names} if names else {}), output)
 
 
-def write_annotate_recipe(
-    arguments: argparse.Namespace, dataset: str, inputs: list[str], output: Output, undo: contextlib.ExitStack
-) -> None:
-    """Write the recipe of `annotate` and a file of concept names. Raises: ConfigError, InputError, FormatError."""
-    add_on = need_add_on("conceptloader.ingest.annotate.annotate", "a recipe of annotate")
-    sources = find_sources(inputs)
-    manifest, allowed = load_manifest(dataset, arguments.root)
-    ids = bool((manifest.shards.files["documents.hash"].size > 0).any())
-    found, rows, first = _surveyed(arguments, sources, partial(guess_annotations, ids=ids))
-    if not found.roles:
+def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: list[str], output: Output) -> None:
+    """Write a recipe of `annotate`, and a file of concept names. Raises: ConfigError, InputError, FormatError."""
+    manifest, _ = load_manifest(dataset, arguments.root)
+    sources, _, values = _values(inputs)
+    found, kinds = Found(), {name: _kind(some) for name, some in values.items()}
+    if (manifest.shards.files["documents.hash"].size > 0).any():
+        document, ours = _id(values), "id"
+    else:
+        document, ours = _first(_DOCUMENT, kinds), "document"
+    if document is not None:
+        found.call(ours, document)
+    flat = _span_fields(kinds)
+    if flat is not None:
+        for ours, theirs in flat.items():
+            found.call(ours, theirs)
+        if any(isinstance(one, str) for label in values[flat["concepts"]] for one in _listed(label)):
+            found.named.append(MAIN_TRACK)
+    else:
+        _find_spans(found, values, kinds, only=True)
+    if document is None or "concepts" not in found.columns:
+        fix = "name them (annotate --column OURS=THEIRS); for a number per document, annotate --number NAME:TYPE"
         raise InputError(
-            first.path,
-            found.doubts[0],
-            "a column that names the document, and spans with start, end and concepts",
-            "name them (annotate --column OURS=THEIRS); for a number per document, annotate --number NAME:TYPE",
+            sources[0].path, _listing(kinds), f"{ours} of a document, and spans with start, end and concepts", fix
         )
-    tokenizer = None if arguments.tokenizer is None else load_tokenizer(arguments.tokenizer, ends=False)
-    names = _vocabularies(arguments, sources, found, undo)
+    if scores := found.options.pop("scores", None) or ("scores" in found.columns and {"concepts": "f4"}):
+        found.options["parameters"] = {"scores": scores["concepts"]}
+    found.asked["ignore-column"] += [name for name in kinds if name not in found.roles]
     free = (f"concepts{number}" for number in chain([""], count(2)))
     track = next(name for name in free if name not in manifest.tracks)
-    out = f"{dataset.rstrip('/')}-{track}"
-    recipe: dict[str, Any] = {"inputs": inputs, "out": out, "track": track}
-    recipe |= {"root": arguments.root} if arguments.root else {}
-    recipe |= {"tokenizer": arguments.tokenizer} if arguments.tokenizer is not None else {}
-    recipe |= found.options | ({"vocabulary": names["concepts"]} if names else {})
-    options = add_on.AnnotateOptions(
-        track=track,
-        parameters=recipe.get("parameters"),
-        vocabulary=load_vocabulary(names["concepts"]) if names else None,
-        tokenizer=tokenizer,
-        ignored=recipe.get("ignore-column", ()),
-        columns=recipe.get("column", {}),
-        overlap=recipe.get("overlap", "error"),
+    recipe: dict[str, Any] = {"inputs": inputs, "out": f"{dataset.rstrip('/')}-{track}", "track": track}
+    given = {"root": arguments.root, "tokenizer": arguments.tokenizer}
+    recipe |= {key: value for key, value in given.items() if value} | found.options
+    names = _vocabularies(arguments, sources, found, flat is not None)
+    _write(
+        f"annotate {dataset}", arguments, found, recipe | ({"vocabulary": names[MAIN_TRACK]} if names else {}), output
     )
-    losses, bad = Losses(), list[tuple[str, ...]]()
-    number = ROWS if arguments.rows is None else arguments.rows
-    problems: list[str] = []
-    # Where texts of the spans say what offsets count, and it is not what the build counted, that is found out.
-    own = OWN_TEXT_ROLE in found.roles.values()
-
-    def on_bad(*one: str) -> None:
-        bad.append(one)
-
-    with contextlib.closing(Files(manifest, allowed)) as files:
-        for unit in (None, *SPAN_UNITS) if own else (None,):
-            bad.clear()
-            given = replace(options, span_unit=unit)
-            try:
-                losses = add_on.try_annotations(Ranges(files), sources, given, number, on_bad)
-            except ConceptloaderError as error:
-                problems.append(str(error))
-                continue
-            if unit is not None:
-                recipe["span-unit"] = unit
-                problems = [f"offsets are in {UNITS[unit].plural}, by the texts of the spans"]
-            break
-    found.doubts += problems[:1]
-    _doubt(found, losses.lines(options.max_unaligned_spans), bad, len(rows))
-    where = f"the first {len(rows):,} rows of {sources[0].path}"
-    _write(f"annotate {dataset}", arguments.out, where, found, recipe, None, output)
 
 
-def _surveyed(
-    arguments: argparse.Namespace, sources: list[Source], look: Callable[[list[dict[str, Any]]], Guess]
-) -> tuple[Guess, list[dict[str, Any]], Source]:
-    """What `look` finds in the first rows, these, and their first file; rows that cannot be read are counted.
+def _values(inputs: Sequence[str]) -> tuple[list[Source], int, dict[str, list[Any]]]:
+    """The files, how many first rows were read, and the values of each column in them, without None.
 
-    Where it finds nothing, these are the rows of the first file of which this is true.
+    Raises: InputError for no rows.
     """
-    bad: list[str] = []
-    found_rows = ((source, row) for source in sources for _, row in read_rows(source, None, bad.append))
-    held = [*islice(found_rows, int(min(arguments.rows or ROWS, _HELD)))]
-    if not held and bad:
-        raise InputError.saying("", bad[0])
-    if not held:
-        raise InputError(sources[0].path, "no rows", "at least one record", "pass INPUTs of which one has a record")
-    rows, first = [row for _, row in held], held[0][0]
-    found = look(rows)
-    if not found.roles:
-        for source, group in groupby(held, itemgetter(0)):
-            some = [row for _, row in group]
-            if not (alone := look(some)).roles:
-                found, rows, first = alone, some, source
-                break
-    _count(found, bad, "rows that cannot be read")
-    return found, rows, first
+    sources, bad = find_sources(inputs), list[str]()
+    rows = [*islice((row for source in sources for _, row in read_rows(source, None, bad.append)), _ROWS)]
+    if not rows:
+        found = bad[0] if bad else "no rows"
+        raise InputError(sources[0].path, found, "at least one record", "pass INPUTs of which one has a record")
+    names = dict.fromkeys(name for row in rows for name in row)
+    return sources, len(rows), {name: [row[name] for row in rows if row.get(name) is not None] for name in names}
 
 
-def _count(found: Guess, bad: Sequence[str], what: str) -> None:
-    """Add how many are wrong, and the first ones, to the doubts."""
-    if bad:
-        found.doubts += [f"{len(bad):,} {what}, such as {bad[0]}", *bad[1:_SHOWN]]
+def _kind(values: Sequence[Any]) -> str:
+    """text, number, object, integers, numbers or objects (lists of them), other, or none."""
+    kinds = {_kind_of(value) for value in values} - {""}
+    if kinds == {"integers", "numbers"}:
+        return "numbers"
+    return next(iter(kinds)) if len(kinds) == 1 else "other" if kinds else "none"
 
 
-def _vocabularies(
-    arguments: argparse.Namespace, sources: list[Source], found: Guess, undo: contextlib.ExitStack
-) -> dict[str, str]:
+def _kind_of(value: Any) -> str:
+    if isinstance(value, list):
+        kinds = {_kind_of(one) for one in value if one is not None}
+        integers = all(type(one) is int for one in value)
+        return "" if not kinds else "integers" if integers else f"{kinds.pop()}s" if len(kinds) == 1 else "other"
+    return {str: "text", int: "number", float: "number", bool: "number", dict: "object"}.get(type(value), "other")
+
+
+def _first(names: Sequence[str], columns: Mapping[str, str]) -> str | None:
+    """The first of these names that a column has, in any case."""
+    known = {name.lower(): name for name in reversed([*columns])}
+    return next((known[name] for name in names if name in known), None)
+
+
+def _id(values: Mapping[str, Sequence[Any]]) -> str | None:
+    """The column whose name says that it is an id, and whose values are texts or integers."""
+    fit = {name: "" for name, some in values.items() if some and all(type(one) in (str, int) for one in some)}
+    return _first((*_ID, *(name.lower() for name in fit if name.lower().endswith("uid"))), fit)
+
+
+def _find_id(found: Found, values: Mapping[str, Sequence[Any]], rows: int) -> None:
+    name = _id(values)
+    if name is not None:
+        found.call("id", name)
+        if repeated := len(values[name]) - len(set(map(str, values[name]))):
+            found.notes.append(f"{name}: {repeated:,} of {rows:,} rows have an id that was there before")
+        return
+    maybe = [name for name, some in values.items() if _kind(some) in ("text", "number") and len({*some}) == rows]
+    problem = "no column is surely an id, without which documents cannot be excluded, located or annotated by id"
+    fix = f"if one of {', '.join(maybe)} is: `id: NAME` below column" if maybe else "none has another value in each row"
+    found.notes.append(f"{problem}; {fix}")
+
+
+def _find_content(found: Found, kinds: Mapping[str, str], path: str) -> None:
+    for ours, fit in (("text", "text"), ("tokens", "integers")):
+        some = {name: kind for name, kind in kinds.items() if kind == fit and name not in found.roles}
+        if name := _first(_CONTENT[ours], some):
+            found.call(ours, name)
+            return
+    texts = [name for name, kind in kinds.items() if kind == "text" and name not in found.roles]
+    if not texts:
+        wanted = f"a column of text, or of token ids called {' or '.join(_CONTENT['tokens'])}"
+        raise InputError(path, _listing(kinds), wanted, "convert one, or name it (build --column text=NAME)")
+    found.notes.append(f"no column is surely the text; if one of {', '.join(texts)} is: `text: NAME` below column")
+
+
+def _find_spans(
+    found: Found, values: Mapping[str, Sequence[Any]], kinds: Mapping[str, str], only: bool = False
+) -> None:
+    """Columns of spans: the usual one, or the first one whose fields have names that are known, and those like it."""
+    columns = [name for name, kind in kinds.items() if kind == "objects" and name not in found.roles]
+    named: dict[str, str] | None = None
+    for column in sorted(columns, key=lambda name: name != "spans"):
+        spans = [one for some in values[column] for one in some if isinstance(one, dict)]
+        theirs = {
+            name: _kind([one[name] for one in spans if one.get(name) is not None]) for one in spans for name in one
+        }
+        fields = _span_fields(theirs)
+        track = MAIN_TRACK if named is None else column.removeprefix(SPANS_PREFIX)
+        if fields is None or (named is not None and (fields != named or only or name_problem(track))):
+            continue
+        named = fields
+        found.call(column_of(track), column, f"spans of track {track}")
+        found.columns |= fields
+        if "scores" in fields:
+            found.options.setdefault("scores", {})[track] = "f4"
+        own = next((name for name in OWN_TEXT if name in theirs), None)
+        if own is not None:
+            found.roles[f"{column}.{own}"] = "the spans' own texts, compared"
+        for name in theirs.keys() - {*fields.values(), own}:
+            found.ask(f"{column}.{name}", "")
+        if any(isinstance(one, str) for span in spans for one in _listed(span.get(fields["concepts"]))):
+            found.named.append(track)
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _span_fields(kinds: Mapping[str, str]) -> dict[str, str] | None:
+    """Theirs by ours of the fields of spans; None where they are none, or two may be one of these."""
+    fields = dict[str, str]()
+    for ours, names in (*_FIELDS.items(), ("scores", _SCORES)):
+        fit = [name for name in kinds if name.lower() in names]
+        if len(fit) > 1 or (not fit and ours != "scores"):
+            return None
+        if fit:
+            fields[ours] = fit[0]
+    return fields
+
+
+def _listing(kinds: Mapping[str, str]) -> str:
+    return "columns " + ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+
+
+def _vocabularies(arguments: argparse.Namespace, sources: list[Source], found: Found, flat: bool) -> dict[str, str]:
     """Write the names of the concepts of each track, but for those that were given. Returns: the files by track."""
     files = by_track(arguments.vocabulary)
     if unknown := sorted(files.keys() - {*found.named}):
-        raise ConfigError(
-            "--vocabulary",
-            f"track {unknown[0]!r}",
-            f"one of {', '.join(found.named) or 'none'}",
-            "pass --vocabulary TRACK=FILE with one of these tracks",
-        )
-    for track in (name for name in found.named if name not in files):
-        path = f"{os.path.splitext(arguments.out)[0]}.{track}.txt"
-        if arguments.overwrite:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+        wanted = f"one of {', '.join(found.named) or 'none'}"
+        fix = "pass --vocabulary TRACK=FILE with one of these tracks"
+        raise ConfigError("--vocabulary", f"track {unknown[0]!r}", wanted, fix)
+    made = {track: f"{os.path.splitext(arguments.out)[0]}.{track}.txt" for track in found.named if track not in files}
+    for path in made.values() if not arguments.overwrite else ():
         require_new(path)
-        flat = "start" in found.roles.values()
-        bad: list[str] = []
-        columns = found.options.get("column", {})
-        names = count_names(sources, track, columns, flat, bad.append)
-        _count(found, bad, f"rows of all without the names of track {track}")
+    for track, path in made.items():
+        names = count_names(sources, track, found.columns, flat, lambda _: None)
+        if arguments.overwrite and os.path.lexists(path):
+            os.unlink(path)
         write_names(path, names)
-        if not arguments.overwrite:  # else the next try replaces it
-            undo.callback(os.unlink, path)
-        files[track] = path
-        if len(names) > _MANY:
-            found.doubts.append(f"{path}: {len(names):,} names of concepts; are these labels?")
-    return files
-
-
-def _columns(sources: list[Source], found: Guess) -> Columns:
-    given = found.options
-    return detect_columns(
-        sources,
-        given.get("column"),
-        metadata_columns=given.get("metadata-column", ()),
-        fields=given.get("field"),
-        numbers=given.get("number"),
-        ignored=given.get("ignore-column", ()),
-    )
-
-
-def _try(sources: list[Source], found: Guess, arguments: argparse.Namespace, names: dict[str, str]) -> None:
-    """Place the first rows, and add what is wrong with them to the doubts."""
-    given = arguments.tokenizer
-    chat = "chat" in found.options
-    if chat and given is None:
-        return
-    tokens = "tokens" in found.roles.values()
-    try:
-        given = None if given is None else fetched(given, "model", TOKENIZER_FILES)  # once for all who read it
-        columns = Columns(ignored=found.options.get("ignore-column", ())) if chat else _columns(sources, found)
-        tokenizer = None if tokens and given is None else load_tokenizer(given or "bytes")
-        if tokenizer is not None and (changed := changes_text(tokenizer.definition)):
-            found.doubts.append(f"tokenizer: {changed}: `annotate` will need offsets in tokens")
-        options = IngestOptions(
-            columns=columns,
-            tokenizer=tokenizer,
-            vocab_size=_ANY if tokens and given is None else None,
-            vocabularies={track: load_vocabulary(path) for track, path in names.items()},
-            scores=found.options.get("scores", {}),
-            overlap=found.options.get("overlap", "error"),
-            span_unit=found.options.get("span-unit"),
-        )
-        options = with_chat(options, load_rules(str(given)) if chat else None)
-        job = shard_job(sources, options, skip_bad=True)
-        tried = try_rows(job, format_options(options), arguments.rows).done
-    except ConceptloaderError as error:
-        found.doubts.append(str(error))
-        return
-    found.doubts += content_lines(tried.spelled, tried.unprinted, tried.doubled)
-    _doubt(found, tried.losses.lines(options.max_unaligned_spans), tried.bad, tried.documents + len(tried.bad))
-
-
-def _doubt(found: Guess, losses: list[str], bad: Sequence[tuple[str, ...]], rows: int) -> None:
-    """Add what a trial of these rows found."""
-    found.doubts += losses + [f"{path}: {where}: {problem}" for path, where, problem in bad[:_SHOWN]]
-    if (more := len(bad) - _SHOWN) > 0:
-        found.doubts.append(f"{more:,} more such rows of {rows:,}")
+    return files | made
 
 
 def _from_recipe(out: str, key: str, value: Any) -> Any:
@@ -268,27 +290,30 @@ def _from_recipe(out: str, key: str, value: Any) -> Any:
     return value if named else os.path.relpath(value, os.path.dirname(out) or ".")
 
 
-def _write(
-    command: str, out: str, where: str, found: Guess, recipe: dict[str, Any], missing: str | None, output: Output
-) -> None:
-    """Write the recipe with comments, and say what is in it. where: the rows that it is guessed from."""
-    width = max(map(len, found.roles))
-    comments = [
-        f"# A recipe of conceptloader {command.split()[0]}, guessed from {where}. Check it, then:",
-        f"#   conceptloader {command} --recipe {out}",
-        "#",
-        *(f"# {column:<{width}}  {role}" for column, role in found.roles.items()),
-        *(["#", "# Look at:"] if found.doubts else []),
-        *(f"#   {doubt}" for doubt in found.doubts),
-        *([f"# {missing}"] if missing is not None else []),
-    ]
-    recipe = {key: _from_recipe(out, key, value) for key, value in recipe.items()}
-    text = "\n".join(comments) + "\n" + yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
-    write_file(os.path.abspath(out), text.encode())
-    lines = [f"{out}: a recipe by {where}"]
-    lines += [f"  {column}: {role}" for column, role in found.roles.items()]
-    lines += [f"look at {doubt}" for doubt in found.doubts]
-    if missing is not None:
-        lines.append(f"complete it: {missing.partition(' ')[0]} is missing")
-    value = {"path": out, "recipe": recipe, "columns": found.roles, "doubts": found.doubts}
-    output.result(value, [*lines, f"then: conceptloader {command} --recipe {out}"])
+def _write(command: str, arguments: argparse.Namespace, found: Found, recipe: dict[str, Any], output: Output) -> None:
+    """Write the recipe, ids first, with questions as comments, and say what is in it."""
+    out = arguments.out
+    columns = {ours: theirs for ours, theirs in found.columns.items() if ours != theirs}
+    recipe = {key: _from_recipe(out, key, value) for key, value in recipe.items()} | (
+        {"column": columns} if columns else {}
+    )
+    then = f"conceptloader {command} --recipe {out}{' --dry-run' if command == 'build' else ''}"
+    asked = {option: names for option, names in found.asked.items() if names}
+    lines = [f"# A recipe of conceptloader {command.split()[0]}. Answer what it asks, then: {then}"]
+    lines += [f"# {note}" for note in found.notes]
+    lines += [yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)]
+    if asked:
+        lines.append("# What are these? Leave each name in one of these lines, without the # in front:")
+        lines += [f"#{option}: {_flow(option, names)}  # {_ASKED[option]}" for option, names in asked.items()]
+    write_file(os.path.abspath(out), ("\n".join(lines) + "\n").encode())
+    questions = asked.get("ignore-column", [])
+    told = [f"{out}: a recipe", *(f"  {column}: {role}" for column, role in found.roles.items()), *found.notes]
+    told += [f"to be answered in {out}: what are {', '.join(questions)}?"] if questions else []
+    value = {"path": out, "recipe": recipe, "columns": found.roles, "questions": questions, "notes": found.notes}
+    output.result(value, [*told, f"then: {then}"])
+
+
+def _flow(option: str, names: Sequence[str]) -> str:
+    """A list, or a mapping to the type of numbers, on a line of YAML."""
+    value: Any = dict.fromkeys(names, "f4") if option in ("number", "field") else [*names]
+    return yaml.safe_dump(value, default_flow_style=True, width=float("inf"), allow_unicode=True).strip()

@@ -1,7 +1,6 @@
 """The command `conceptloader init`."""
 
 import argparse
-import math
 import os
 from collections.abc import Iterable
 from glob import glob
@@ -11,20 +10,20 @@ import yaml
 
 from conceptloader.base.version import PAGES
 from conceptloader.blend import load_config, open_blend
-from conceptloader.cli.arguments import add_root, kind, positive, refuse_beside, track_file
+from conceptloader.cli.arguments import add_root, positive, refuse_beside, track_file
 from conceptloader.cli.output import Output
-from conceptloader.commands.first_recipe import without_names, write_annotate_recipe, write_recipe
+from conceptloader.commands.first_recipe import write_annotate_recipe, write_recipe
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import open_dataset
 from conceptloader.format.spec import layout as fmt
 from conceptloader.storage.durable import require_local, write_file
 
 DESCRIPTION = """\
-For raw files write a recipe of `build`: which of their columns hold what, guessed from the first rows, and files of the
-concept names. These rows are tried as a build would take them, and what is wrong with them is listed.
+For raw files write a recipe of `build`: the columns that are sure by their names and types, files of the concept names,
+and a question about each other column, as a comment.
 
   conceptloader init corpus.parquet --tokenizer tokenizer.json --out build.yaml
-  conceptloader build --recipe build.yaml
+  conceptloader build --recipe build.yaml --dry-run
 
 For a dataset and annotations of its documents write a recipe of `annotate`, in the same way.
 
@@ -44,9 +43,6 @@ USAGE = "FILE|DATASET [...] --out FILE [options]"
 _SEQ_LEN = 4096
 
 
-_rows = kind("a number of rows, or all", lambda text: math.inf if text == "all" else int(text), lambda rows: rows > 0)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     meaning = "raw files or their directories; datasets, also by URL; or a dataset and annotations"
@@ -62,8 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help=f"of a configuration (default: {_SEQ_LEN}, or less for small datasets)",
     )
-    meaning = "of raw files: try so many rows, or all, as a build takes them (default: some of up to three files)"
-    add("--rows", type=_rows, metavar="N|all", help=meaning)
     add("--overwrite", action="store_true", help="replace an existing FILE")
     add_root(add)
 
@@ -92,14 +86,12 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
                 "name only the dataset that they belong to",
             )
         refuse_beside(f"annotations ({raw[0]})", arguments, "seq_len")
-        with without_names() as undo:
-            write_annotate_recipe(arguments, datasets[0], raw, output, undo)
+        write_annotate_recipe(arguments, datasets[0], raw, output)
     elif raw:
         refuse_beside(f"raw files ({raw[0]})", arguments, "seq_len", "root")
-        with without_names() as undo:
-            write_recipe(arguments, output, undo)
+        write_recipe(arguments, output)
     else:
-        refuse_beside("datasets", arguments, "tokenizer", "vocabulary", "rows")
+        refuse_beside("datasets", arguments, "tokenizer", "vocabulary")
         _write_configuration(arguments, out, output)
 
 

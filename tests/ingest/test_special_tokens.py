@@ -207,18 +207,6 @@ def test_text_that_spells_none_is_the_same_dataset_by_all_rules(tmp_path: Path) 
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "control").iterdir()}
 
 
-def test_init_says_them(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text(with_marks().to_str())
-    texts = {"text": [{"text": SPELLED}], "tokens": [{"tokens": [3, 4]}, {"tokens": [3, 0]}]}
-    for kind, rows in texts.items():
-        write_rows(tmp_path / f"{kind}.jsonl", rows)
-        words = ["init", str(tmp_path / f"{kind}.jsonl"), "--tokenizer", str(tmp_path / "tokenizer.json")]
-        assert main([*words, "--out", str(tmp_path / f"{kind}.yaml")]) == 0
-    said = f"special tokens that text spells, kept as text (--special-tokens): {END} (1)"
-    assert said in (tmp_path / "text.yaml").read_text()
-    assert "1 document had the eos or bos that is added" in (tmp_path / "tokens.yaml").read_text()
-
-
 def test_tokens_as_input_have_no_text(tmp_path: Path) -> None:
     with raises(ConfigError, "special_tokens", "'control' for tokens as input"):
         build(tmp_path, [{"tokens": [1]}], "out", special_tokens="control")

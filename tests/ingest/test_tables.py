@@ -204,7 +204,7 @@ def test_the_hub_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         words = [str(tmp_path / "chat.jsonl"), "--tokenizer", "hub:some/model"]
         assert main(["build", *words, "--chat", "--out", str(tmp_path / "chat"), "--quiet"]) == 1  # no answer
         assert main(["init", *words, "--out", str(tmp_path / "r.yaml")]) == 0
-    assert fetch.call_count == 2
+    assert fetch.call_count == 1
     assert "tokenizer: hub:some/model" in (tmp_path / "r.yaml").read_text()
     capsys.readouterr()
     assert build("hub:some/other", tmp_path / "none") == 1

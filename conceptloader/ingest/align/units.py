@@ -162,11 +162,6 @@ def check_texts(
     raise BadRow(rows[first], problem, others)
 
 
-def count_fitting(texts: Sequence[str], spans: Sequence[tuple[int, int, int, str]], unit: str) -> int:
-    """How many spans (row, start, end, own text) have their texts in a unit that is not the token."""
-    return sum(_is(UNITS[unit].cut(texts[row], start, end), own) for row, start, end, own in spans)
-
-
 def _reading(
     texts: Sequence[str] | None, spans: Sequence[tuple[int, int, int, Any]], unit: str, decode: Decode | None
 ) -> str:

@@ -26,33 +26,28 @@ class Pieces(NamedTuple):
 
     def where(self, known: NDArray[np.bool_]) -> "Pieces":
         """What is `known`, bool [B, S]."""
-        if known.all():
-            return self
         lengths = self.end - self.first
-        which, offsets = np.repeat(np.arange(len(lengths)), lengths), offsets_of(lengths)
-        kept = known.reshape(-1)[ragged(self.row * known.shape[1] + self.place, lengths)]
-        follows = np.append(False, (which[1:] == which[:-1]) & kept[:-1])[: len(kept)]
-        begins = np.flatnonzero(kept & ~follows)
-        ends = np.flatnonzero(kept & ~np.append(follows[1:] & kept[1:], False)[: len(kept)]) + 1
-        row, place, shard, first, _ = (column[which[begins]] for column in self)
-        shift = begins - offsets[which[begins]]
-        return Pieces(row, place + shift, shard, first + shift, first + shift + ends - begins)
+        which, begins = np.repeat(np.arange(len(lengths)), lengths), offsets_of(lengths)[:-1]
+        shift = np.arange(len(which)) - begins[which]
+        kept = np.flatnonzero(known.reshape(-1)[ragged(self.row * known.shape[1] + self.place, lengths)])
+        # Of what is kept, where a token does not follow the one before in its piece.
+        new = np.flatnonzero(np.append(True, (np.diff(kept) != 1) | (np.diff(which[kept]) != 0))[: len(kept)])
+        row, place, shard, first, _ = (column[which[kept[new]]] for column in self)
+        moved, count = shift[kept[new]], np.diff(np.append(new, len(kept)))
+        return Pieces(row, place + moved, shard, first + moved, first + moved + count)
 
 
-def pieces_of(blend: Blend, samples: Ints, at: At, wanted: Callable[[Dataset], bool]) -> tuple[Pieces, int]:
+def pieces_of(blend: Blend, samples: Ints, at: At, wanted: Callable[[Dataset], bool]) -> Pieces:
     """The tokens that are labels, or inputs, of samples, by the shards of the dataset that has the files.
 
     Only of members whose dataset is `wanted`. Padding, and what is excluded, belongs to no token. A label whose input
     was taken out is omitted too: it was predicted from nothing.
-
-    Returns: and how many samples are of other datasets.
     """
     members, _, windows = blend.order.sample_many(samples)
-    found, others = [np.zeros((5, 0), np.int64)], 0
+    found = [np.zeros((5, 0), np.int64)]
     for index, rows in by_value(members):
         view = present(blend.views, index)
         if not wanted(view.dataset):
-            others += len(rows)
             continue
         seq_len = view.member.seq_len or blend.config.needed_seq_len
         parts = ranges_of(Member(view=view, seq_len=seq_len), windows[rows].astype(np.int64))
@@ -65,4 +60,4 @@ def pieces_of(blend: Blend, samples: Ints, at: At, wanted: Callable[[Dataset], b
         cut = view.dataset.cut(start, stop)
         begins = place[cut.row] + cut.first + cut.base - start[cut.row]
         found.append(np.stack([row[cut.row], begins, cut.shard, cut.first, cut.end]))
-    return Pieces(*np.concatenate(found, 1)), others
+    return Pieces(*np.concatenate(found, 1))

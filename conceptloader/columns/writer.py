@@ -1,39 +1,28 @@
-"""Values of the rows of batches, written to the place of the tokens that the rows hold, in any order of the rows."""
+"""Values of the rows of batches, kept by the tokens that the rows hold, in any order of the rows."""
 
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import xxhash
 
 from conceptloader.base.checks import as_count
 from conceptloader.base.strict import unknown
 from conceptloader.blend import Blend, open_blend
-from conceptloader.columns.finish import finish, give_back
+from conceptloader.columns.finish import finish
+from conceptloader.columns.parts import Parts, PartWriter, taken
 from conceptloader.columns.places import At, Pieces, pieces_of
-from conceptloader.columns.unfinished import Plan, Unfinished, taken
 from conceptloader.columns.values import Array, Stored, as_stored
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.bulk import items_of, ragged
 from conceptloader.format.read.dataset import Dataset, open_dataset
-from conceptloader.format.spec.columnfile import TYPES, ColumnFile, column_file
+from conceptloader.format.spec.columnfile import TYPES, ColumnFile, ItemFiles, column_file
 from conceptloader.format.spec.columns import Ints
+from conceptloader.format.spec.manifest import CREATED_BY
 from conceptloader.kernels.arrays import BATCH
 from conceptloader.storage.durable import require_local
 
-_FLUSH_BYTES = 1 << 28
-_FLUSH_S = 30.0
 _TOKENS = {"labels": ("labels",), "inputs": ("input_ids", "tokens")}  # keys of a batch; the last one is Megatron's
-
-
-class Known(NamedTuple):
-    """What was in the logs when the writer began, in order of `start`, each once."""
-
-    start: Ints
-    stop: Ints
-    hash: Any
 
 
 class ColumnWriter:
@@ -41,28 +30,19 @@ class ColumnWriter:
 
     Attributes:
         tokens: How many this writer has written values of.
-        known: How many of its tokens had values already, and kept them.
-        others: Rows of other datasets of the blend, which were passed over.
     """
 
-    def __init__(self, dataset: Dataset, name: str, plan: Plan, source: Any = None, keep: bool = False) -> None:
-        self.dataset, self.name, self.plan, self.keep = dataset, name, plan, keep
-        self.tokens = self.known = self.others = 0
-        self._unfinished, self._source = Unfinished(dataset.path, name), source
-        self._unfinished.agree(plan)
-        give_back(dataset, name, self._unfinished)
-        self._prints = dataset.source_fingerprints[0]
-        self._itemsize = plan.described().itemsize
+    def __init__(self, dataset: Dataset, name: str, column: ColumnFile, source: Any = None, keep: bool = False) -> None:
+        self.dataset, self.name, self.keep, self.tokens = dataset, name, keep, 0
+        parts, self._source = Parts(dataset.path, name), source
+        self.column = parts.agree(dataset.manifest, column)
+        self._at: At = column.extra["at"]
         self._starts = np.array(dataset.shard_starts)
-        self._flushed = time.monotonic()
-        self._mine: dict[int, tuple[int, int]] = {}  # by the first token: the one after the last, and the hash
-        records = self._unfinished.records()
-        records = records[np.unique(records["start"], return_index=True)[1]]
-        self._logged = Known(records["start"].astype(np.int64), records["stop"].astype(np.int64), records["hash"])
+        self._prints = dataset.source_fingerprints[0]
+        self._writer = PartWriter(parts, self.column.itemsize, getattr(source, "dp_rank", 0))
 
     def __repr__(self) -> str:
-        plan = self.plan
-        return f"<ColumnWriter of {self.name}, {plan.dtype} {list(plan.shape)}: {self.tokens:,} tokens written>"
+        return f"<ColumnWriter of {self.name}, {self.column.item}: {self.tokens:,} tokens written>"
 
     def __enter__(self) -> "ColumnWriter":
         return self
@@ -75,7 +55,7 @@ class ColumnWriter:
 
         Each stands where the label that it belongs to does (or the input, as `at` says). Values at padding, at what
         `exclude` takes out, at labels that `ignore_index` replaces, and of rows of other datasets are passed over.
-        Tokens that have values already are compared with these, unless `keep`.
+        Of values of one token the last one holds, or with `keep` the first.
 
         Args:
             batch: As the loader gave it: `sample_index` says which tokens its rows are, and `labels` (or `input_ids`)
@@ -86,41 +66,44 @@ class ColumnWriter:
             How many tokens it wrote.
 
         Raises:
-            ConfigError: For values of another shape or kind, NaN, what the type cannot hold, other values than a row
-                has already, and rows that are not the tokens of the dataset. Nothing of the batch is written.
-            ReadError: Nothing can be written: the disk is full. What was logged before stays.
+            ConfigError: For values of another shape or kind, NaN, what the type cannot hold, and rows that are not the
+                tokens of the dataset. Nothing of the batch is written.
+            ReadError: Nothing can be written: the disk is full. What was flushed before stays.
         """
-        tokens, samples, pieces, others = self._pieces(batch)
+        tokens, samples, pieces = self._pieces(batch)
         where = f"column {self.name}"
-        stored = as_stored(values, self.plan.dtype, 2, where)
-        expected = (*tokens.shape, *self.plan.shape)
+        stored = as_stored(values, self.column.dtype, 2, where)
+        expected = (*tokens.shape, *self.column.shape)
         if stored.values.shape != expected:
-            rule = f"{list(expected)}: a row for each of the batch, a position for each of its {self.plan.at}, an item"
+            rule = f"{list(expected)}: a row for each of the batch, a position for each of its {self._at}, an item"
             raise ConfigError(
                 where, f"values of shape {list(stored.values.shape)}", rule, "reshape the values: values.reshape(...)"
             )
         self._check(tokens, samples, pieces, stored)
-        self.others += others
-        return self._put(pieces, stored.values, lambda row: f"{where}: sample {samples[row]}")
+        if self.keep:
+            start, stop = self._tokens_of(pieces)
+            token, first = np.unique(ragged(start, stop - start), return_index=True)
+            place = ragged(pieces.row * tokens.shape[1] + pieces.place, stop - start)[first]
+            new = np.zeros(tokens.size, np.bool_)
+            new[place] = self._writer.covered.counts(token, token + 1) == 0
+            pieces = pieces.where(new.reshape(tokens.shape))
+        return self._put(pieces, stored.values)
 
     def has(self, batch: Mapping[str, Any]) -> bool:
         """Whether all tokens of a batch have values: those of a run that was killed need not be computed again."""
-        pieces = self._pieces(batch)[2]
-        return all(self._value(start, stop) is not None for start, stop in self._spans(pieces))
+        start, stop = self._tokens_of(self._pieces(batch)[2])
+        return bool((self._writer.covered.counts(start, stop) == stop - start).all())
 
     def flush(self) -> None:
-        """Sync what was written, so that it counts from now on; done by itself every 256 MiB and 30 seconds."""
-        self._unfinished.flush()
-        self._flushed = time.monotonic()
+        """Put on the disk what was written; done by itself: docs/distillation.md says how often."""
+        self._writer.flush()
 
     def close(self) -> None:
-        """Flush, and close all files. The column is finished by `finish`, in one process."""
-        self._unfinished.close()
+        """Flush. The column is finished by `finish`, in one process."""
+        self.flush()
 
     def finish(self, partial: bool = False) -> ColumnFile:
-        """Check what all writers have written, and make it the column: to be called once, after they are closed.
-
-        Every range that a writer logged is compared with its hash, in the pass that makes the checksums.
+        """Make what all writers have written the column: to be called once, after they are closed.
 
         Args:
             partial: Whether tokens may have no value. First tokens of documents always may: nothing predicts them.
@@ -129,42 +112,55 @@ class ColumnWriter:
             What NAME.column.json says.
 
         Raises:
-            ConfigError: Tokens lack a value, a writer is still open, or two wrote other values of the same tokens. What
-                was written stays, and can be continued.
-            FormatError: The dataset is another one meanwhile.
+            ConfigError: Tokens lack a value. What was written stays, and can be continued.
+            FormatError: The dataset is another one meanwhile, or a file is not as it was written.
             ReadError: A file cannot be read or written.
         """
         self.close()
-        return finish(self.dataset.path, self.name, partial, self.keep, self.dataset.files.roots.given)
+        return finish(self.dataset.path, self.name, partial, self.dataset.files.roots.given)
 
-    def put(self, start: int, values: Any, where: str) -> None:
-        """Write the values of tokens [start, ...) of the dataset: for what comes from files.
+    def put(self, document: str | int, values: Any) -> None:
+        """Write the values of all tokens of a document, the end of text included: of its id, or its number.
 
-        where: what they are, for messages.
+        Raises: as `write`, and ConfigError for an id that none or several have, and another number of values.
         """
-        stored = as_stored(values, self.plan.dtype, 1, where)
-        require_fitting(stored, self.plan, where)
+        found = [document] if isinstance(document, int) else self.dataset.find_document(document)
+        where = f"column {self.name}: document {document!r}"
+        if len(found) != 1:
+            fix = "pass the number of a document"
+            raise ConfigError(where, f"{len(found)} documents with this id", "one document", fix)
+        start, stop = self.dataset.document_range(found[0])
+        if len(values) != stop - start:
+            fix = "pass an item for each token, the end of text included"
+            raise ConfigError(where, f"{len(values)} items", f"{stop - start}, one for each token", fix)
+        if start < stop:
+            self.put_tokens(start, values, where)
+
+    def put_tokens(self, start: int, values: Any, where: str) -> None:
+        """Write the values of tokens [start, ...) of the dataset. where: what they are, for messages."""
+        stored = as_stored(values, self.column.dtype, 1, where)
+        require_fitting(stored, self.column, where)
         cut = self.dataset.cut(np.array([start]), np.array([start + len(stored.values)]))
         pieces = Pieces(cut.row, cut.first + cut.base - start, cut.shard, cut.first, cut.end)
-        self._put(pieces, stored.values[None], lambda row: where)
+        self._put(pieces, stored.values[None])
 
-    def _pieces(self, batch: Mapping[str, Any]) -> tuple[Array, Ints, Pieces, int]:
-        """(the tokens of a batch, its samples, which tokens they are, rows of other datasets)."""
-        keys = [key for key in _TOKENS[self.plan.at] if key in batch]
+    def _pieces(self, batch: Mapping[str, Any]) -> tuple[Array, Ints, Pieces]:
+        """(the tokens of a batch, its samples, which tokens they are)."""
+        keys = [key for key in _TOKENS[self._at] if key in batch]
         if "sample_index" not in batch or not keys:
-            lacks = "sample_index" if "sample_index" not in batch else _TOKENS[self.plan.at][0]
+            lacks = "sample_index" if "sample_index" not in batch else _TOKENS[self._at][0]
             fix = f"set outputs.{lacks}: true" if lacks == "sample_index" else f"keep {lacks!r} in the batch"
             raise ConfigError("batch", f"no {lacks}", "a batch as the loader gives it", fix)
         tokens, samples = _numpy(batch[keys[0]]), _numpy(batch["sample_index"]).astype(np.int64).reshape(-1)
         if tokens.ndim != 2 or len(samples) != len(tokens):
             found = f"{list(tokens.shape)} tokens and {len(samples)} samples"
             raise ConfigError("batch", found, "a row for each sample", "pass the batch as the loader gave it")
-        pieces, others = pieces_of(self._blend(), samples, self.plan.at, self._is_mine)
+        pieces = pieces_of(self._blend(), samples, self._at, self._is_mine)
         reach = int((pieces.place + pieces.end - pieces.first).max(initial=0))
         if reach > tokens.shape[1]:
             fix = "gather what ranks of context parallelism have of a sample, and call write on one of them"
-            raise ConfigError("batch", f"{tokens.shape[1]} {self.plan.at} a sample", f"whole samples, {reach}", fix)
-        return tokens, samples, pieces.where(tokens >= 0), others
+            raise ConfigError("batch", f"{tokens.shape[1]} {self._at} a sample", f"whole samples, {reach}", fix)
+        return tokens, samples, pieces.where(tokens >= 0)
 
     def _blend(self) -> Blend:
         """That in force: weights that were set live are in it."""
@@ -189,48 +185,21 @@ class ColumnWriter:
     def _is_mine(self, dataset: Dataset) -> bool:
         return dataset.source_fingerprints[0] == self._prints
 
-    def _spans(self, pieces: Pieces) -> Iterator[tuple[int, int]]:
+    def _tokens_of(self, pieces: Pieces) -> tuple[Ints, Ints]:
+        """Those of the dataset, [start, stop) of each piece."""
         base = self._starts[pieces.shard]
-        return zip((pieces.first + base).tolist(), (pieces.end + base).tolist(), strict=True)
+        return pieces.first + base, pieces.end + base
 
-    def _value(self, start: int, stop: int) -> int | None:
-        """The hash of the values of tokens that were written together, None where they were not."""
-        found = self._mine.get(start)
-        if found is None:
-            at = int(np.searchsorted(self._logged.start, start))
-            if at == len(self._logged.start) or self._logged.start[at] != start:
-                return None
-            found = int(self._logged.stop[at]), int(self._logged.hash[at])
-        return found[1] if found[0] == stop else None
-
-    def _put(self, pieces: Pieces, values: Array, where: Callable[[int], str]) -> int:
-        """Write what has no values yet. where: a row, for messages. Returns: how many tokens these are."""
-        new: dict[int, tuple[int, int, int, int, memoryview]] = {}
-        columns = (pieces.row, pieces.place, pieces.shard, pieces.first, pieces.end)
-        for row, place, shard, first, end in zip(*(column.tolist() for column in columns), strict=True):
-            start, stop = (int(self._starts[shard]) + token for token in (first, end))
-            before = new[start][1] if start in new else self._value(start, stop)
-            if before is not None and self.keep:
-                continue
-            data = values[row, place : place + stop - start].view("u1").reshape(-1).data
-            found = xxhash.xxh3_64_intdigest(data)
-            if before is None:
-                new[start] = stop, found, shard, first, data
-            elif before != found:
-                raise ConfigError(
-                    where(row),
-                    f"other values than those that tokens [{start:,}, {stop:,}) of the dataset have already",
-                    "the same: each token is to be written once",
-                    "skip the rows that has(batch) knows, or pass keep=True to column_writer to keep the first ones",
-                )
-        for start, (stop, found, shard, first, data) in new.items():
-            self._unfinished.put(shard, first * self._itemsize, data, (start, stop), found)
-            self._mine[start] = stop, found
-        count = sum(stop - start for start, (stop, *_) in new.items())
+    def _put(self, pieces: Pieces, values: Array) -> int:
+        """Append the values of pieces, given by row and place. Returns: of how many tokens these are."""
+        start, stop = self._tokens_of(pieces)
+        places = zip(*(one.tolist() for one in (pieces.row, pieces.place, start, stop)), strict=True)
+        self._writer.append(
+            (first, end, values[row, place : place + end - first].view("u1").reshape(-1).data)
+            for row, place, first, end in places
+        )
+        count = int((stop - start).sum())
         self.tokens += count
-        self.known += int((pieces.end - pieces.first).sum()) - count
-        if self._unfinished.waiting >= _FLUSH_BYTES or time.monotonic() - self._flushed >= _FLUSH_S:
-            self.flush()
         return count
 
     def _check(self, tokens: Array, samples: Ints, pieces: Pieces, stored: Stored) -> None:
@@ -243,7 +212,7 @@ class ColumnWriter:
             if len(other):
                 at, position = divmod(int(flat[other[0]]), tokens.shape[1])
                 raise ConfigError(
-                    f"column {self.name}: sample {samples[at]}: {self.plan.at}[{position}]",
+                    f"column {self.name}: sample {samples[at]}: {self._at}[{position}]",
                     f"token {int(given[other[0]])}",
                     f"{int(there[other[0]])}, as {self.dataset.path} has there",
                     "pass batches as this loader gives them, without a transform that moves or replaces tokens",
@@ -251,23 +220,23 @@ class ColumnWriter:
             if stored.wrong is not None and (bad := flat[stored.wrong.reshape(-1)[flat]]).size:
                 at, position = divmod(int(bad[0]), tokens.shape[1])
                 where = f"column {self.name}: sample {samples[at]}, position {position}"
-                raise _wrong(where, self.plan, stored.given[at, position])
+                raise _wrong(where, self.column, stored.given[at, position])
 
 
-def require_fitting(stored: Stored, plan: Plan, where: str, first: int = 0) -> None:
+def require_fitting(stored: Stored, column: ColumnFile, where: str, first: int = 0) -> None:
     """Raise ConfigError for items that are not as the column has them. first: the token of the first, for messages."""
-    if stored.values.shape[1:] != plan.shape:
+    if stored.values.shape[1:] != column.shape:
         found = f"items of shape {list(stored.values.shape[1:])}"
-        raise ConfigError(where, found, f"{list(plan.shape)}, as of the column", "correct the file, or pass --shape")
+        raise ConfigError(where, found, f"{list(column.shape)}, as of the column", "correct the file")
     if stored.wrong is not None:
         at = int(np.argmax(stored.wrong))
-        raise _wrong(f"{where}, token {first + at:,}", plan, stored.given[at])
+        raise _wrong(f"{where}, token {first + at:,}", column, stored.given[at])
 
 
-def _wrong(where: str, plan: Plan, given: Any) -> ConfigError:
+def _wrong(where: str, column: ColumnFile, given: Any) -> ConfigError:
     values = np.asarray(given).reshape(-1)
     fix = "pass another dtype to column_writer, or mask these values"
-    return ConfigError(where, f"{values[:4].tolist()}", f"numbers that {plan.dtype} holds, not NaN", fix)
+    return ConfigError(where, f"{values[:4].tolist()}", f"numbers that {column.dtype} holds, not NaN", fix)
 
 
 def begin(
@@ -277,24 +246,31 @@ def begin(
     shape: int | Sequence[int],
     at: At = "labels",
     roots: Sequence[str | os.PathLike[str]] | None = None,
-) -> tuple[Dataset, Plan]:
+) -> tuple[Dataset, ColumnFile]:
     """A dataset that can get such a column. Raises: see column_writer."""
     dataset = open_dataset(path, roots)
     require_local(dataset.path)
     if dataset.viewed is not None:
         fix = f"pass its source, whose columns it has: {dataset.source}"
         raise ConfigError(dataset.path, "a subset", "a dataset with files of its own", fix)
-    shape = (as_count(shape, "shape"),) if isinstance(shape, int) else tuple(as_count(one, "shape") for one in shape)
-    plan = Plan(dtype=dtype, shape=shape, stream_fingerprint=dataset.stream_fingerprint, at=at)
     if dtype not in TYPES:
         raise unknown(f"column {name}: dtype", dtype, TYPES, "type")
-    plan.described(dataset.num_shards).check(name, dataset.manifest)
+    shape = (as_count(shape, "shape"),) if isinstance(shape, int) else tuple(as_count(one, "shape") for one in shape)
+    column = ColumnFile(
+        dtype=dtype,
+        shape=shape,
+        stream_fingerprint=dataset.stream_fingerprint,
+        files=ItemFiles.absent(dataset.num_shards),
+        created_by=CREATED_BY,
+        extra={"at": at},
+    )
+    column.check(name, dataset.manifest)
     if name in {row.name for row in BATCH}:
         fix = "pass another NAME, which batches can have next to it"
         raise ConfigError(f"column {name}", f"{name!r}, an array of each batch", "a name that no array has", fix)
     if os.path.lexists(os.path.join(dataset.path, column_file(name))):
         raise taken(dataset.path, name)
-    return dataset, plan
+    return dataset, column
 
 
 def column_writer(
@@ -318,7 +294,7 @@ def column_writer(
         loader: Whose batches are written: any loader or dataset of this package, or its configuration if no weights are
             set while it runs. Not needed to finish.
         at: Whether values belong to the labels, as what a model predicts does, or to the inputs.
-        keep: Tokens that have values keep them; by default other ones are an error.
+        keep: Tokens that have values keep them; by default the last ones hold.
         roots: See `open_dataset`.
 
     Returns:
@@ -330,9 +306,9 @@ def column_writer(
         FormatError: The dataset is corrupt.
         ReadError: A file cannot be read or written.
     """
-    dataset, plan = begin(path, name, dtype, shape, at, roots)
+    dataset, column = begin(path, name, dtype, shape, at, roots)
     source = loader if loader is None or hasattr(loader, "blend") else open_blend(loader)
-    writer = ColumnWriter(dataset, name, plan, source, keep)
+    writer = ColumnWriter(dataset, name, column, source, keep)
     if source is not None:
         writer.check_source()
     return writer

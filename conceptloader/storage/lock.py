@@ -1,4 +1,4 @@
-"""One build at a time in a directory, one writer of a log: a lock that ends with its process, however that ends.
+"""One build at a time in a directory: a lock that ends with its process, however that ends.
 
 flock on a file in the directory. Linux takes it to the server for NFS (4, or 3 with its lock manager), so that it holds
 between machines, unless the mount says otherwise (local_lock, nolock); Lustre needs the mount option flock. Where there
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 LOCK = ".build.lock.tmp"  # temporary: a complete dataset has none, or one that means nothing
 _RUNNING = "another build is running there ({holder}), expected none; wait for its end, or pass another --out"
-NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 
 @contextlib.contextmanager
@@ -38,38 +38,23 @@ def build_lock(directory: str | os.PathLike[str], *, shared: bool = False, wait:
     path = os.path.join(os.path.abspath(directory), LOCK)
     make_directories(os.path.dirname(path))
     kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
-    with hold(path, _RUNNING, kind) as file:
+    with _locked(path, kind) as file:
+        with contextlib.suppress(OSError):  # for the message of who comes next alone
+            file.truncate(0)
+            file.write(b"" if shared else f"process {os.getpid()} on {socket.gethostname()}".encode())
         try:
             yield
         finally:
             if not shared:
-                release(file)
-
-
-def hold(path: str, taken: str, kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> io.FileIO:
-    """The file, locked until it is closed. taken: what to say where somebody else has it, who is {holder}.
-
-    Raises: ConfigError if somebody else has it, ReadError.
-    """
-    file = _locked(path, taken, kind)
-    with contextlib.suppress(OSError):  # for that message alone
-        file.truncate(0)
-        file.write(b"" if kind & fcntl.LOCK_SH else f"process {os.getpid()} on {socket.gethostname()}".encode())
-    return file
+                with contextlib.suppress(OSError):  # a file that stays keeps nobody out
+                    os.unlink(path)
 
 
 def _open(path: str, flags: int) -> int:
     return open_own(os.path.dirname(path), path, flags)
 
 
-def release(file: io.FileIO) -> None:
-    """Remove a file that is held alone, and close it."""
-    with contextlib.suppress(OSError):  # a file that stays keeps nobody out
-        os.unlink(file.name)
-    file.close()
-
-
-def _locked(path: str, taken: str, kind: int) -> io.FileIO:
+def _locked(path: str, kind: int) -> io.FileIO:
     """Its last holder may have removed the file between our opening and our locking."""
     directory = os.path.dirname(path)
     while True:
@@ -81,7 +66,7 @@ def _locked(path: str, taken: str, kind: int) -> io.FileIO:
                 if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
                     return file
         except OSError as error:
-            if error.errno in NO_LOCKS:
+            if error.errno in _NO_LOCKS:
                 problem = "the file system has no locks"
                 log.warning("%s: %s (%s); make sure that nobody else writes there", directory, problem, error.strerror)
                 return file
@@ -95,5 +80,5 @@ def _locked(path: str, taken: str, kind: int) -> io.FileIO:
                     fix=f"run `chmod u+w {path}`, or use a file system with locks",
                     errno=error.errno,
                 ) from error
-            raise ConfigError(directory, taken.format(holder=holder)) from error
+            raise ConfigError(directory, _RUNNING.format(holder=holder)) from error
         file.close()

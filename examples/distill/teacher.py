@@ -26,7 +26,7 @@ def write(path: Path, model: GPT, rank: int, ranks: int) -> None:
     """One rank's part of the columns. Started again after a kill, it computes what is not there yet."""
     config = {"seq_len": SEQ_LEN, "datasets": {"code": {"path": str(path)}}, "packing": {}, "order": "sequential"}
     loader = cl.make_dataloader(config, micro_batch_size=16, dp_rank=rank, dp_size=ranks, last_batch="wrap")
-    ids, logprobs = (cl.column_writer(path, name, *COLUMNS[name], loader=loader, keep=True) for name in COLUMNS)
+    ids, logprobs = (cl.column_writer(path, name, *COLUMNS[name], loader=loader) for name in COLUMNS)
     with loader, ids, logprobs:
         for batch in loader:
             if not (ids.has(batch) and logprobs.has(batch)):

@@ -1,4 +1,4 @@
-"""`conceptloader column`: columns out of .npy and Parquet, finished and removed."""
+"""`conceptloader column`: columns out of .npy, finished and removed."""
 
 import json
 import os
@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import conceptloader as cl
@@ -39,20 +37,9 @@ def saved(tmp_path: Path, array: Any) -> str:
     return str(tmp_path / "items.npy")
 
 
-def table(path: Path, rows: list[int], key: str = "id", value: str = "t", cut: int = 0) -> str:
-    """Documents in this order."""
-    borders = (CORPUS.starts - 1).tolist()
-    lists = [items()[borders[n] : borders[n + 1] - cut] for n in rows]
-    flat = pa.FixedSizeListArray.from_arrays(pa.array(np.concatenate(lists).reshape(-1)), K)
-    column = pa.ListArray.from_arrays(np.cumsum([0, *map(len, lists)]).astype("i4"), flat)
-    keys = pa.array([f"doc-{n}" if key == "id" else n for n in rows])
-    pq.write_table(pa.table({key: keys, value: column}), path, row_group_size=7)
-    return str(path)
-
-
 def test_cold_reads(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of columns that are read leave the cache, too."""
-    add_column(path, "t", [saved(tmp_path, items())])
+    add_column(path, "t", saved(tmp_path, items()))
     blend = cl.open_blend(
         {"seq_len": 8, "datasets": {"web": {"path": path}}, "outputs": {"columns": {"t": {"missing": 0}}}}
     )
@@ -85,76 +72,39 @@ def test_an_array(path: str, tmp_path: Path, more: list[str], capsys: pytest.Cap
     assert os.path.exists(file)
 
 
-def test_the_same_column_has_the_same_fingerprint(path: str, tmp_path: Path) -> None:
-    found = add_column(path, "t", [saved(tmp_path, items())]).fingerprint
-    remove(path, "t")
-    assert add_column(path, "t", [table(tmp_path / "a.parquet", list(range(120)))]).fingerprint == found
-
-
-def test_parquet_in_any_order_by_id_or_number(path: str, tmp_path: Path) -> None:
-    order = np.random.default_rng(0).permutation(120).tolist()
-    files = [table(tmp_path / "a.parquet", order[:50]), table(tmp_path / "b.parquet", order[50:])]
-    add_column(path, "t", files)
-    assert (stored(path, k=K) == items()).all()
-    by_number = table(tmp_path / "n.parquet", order, key="document", value="v")
-    add_column(path, "u", [by_number], dtype="u8", key="document", value="v")
-    assert (stored(path, "u", "<u8", K) == items()).all()
+def test_documents_in_any_order_by_id_or_number(path: str, tmp_path: Path) -> None:
+    fingerprint = add_column(path, "t", saved(tmp_path, items())).fingerprint
+    borders = (CORPUS.starts - 1).tolist()
+    with cl.column_writer(path, "u", "u4", K) as writer:
+        for n in np.random.default_rng(0).permutation(120).tolist():
+            writer.put(f"doc-{n}" if n % 2 else n, items()[borders[n] : borders[n + 1]])
+        with raises(ConfigError, "document 5", "2 items", f"{CORPUS.lengths[5]}, one for each token"):
+            writer.put(5, items()[:2])
+        with raises(ConfigError, "'doc-999'", "0 documents"):
+            writer.put("doc-999", items()[:2])
+    assert writer.finish().fingerprint == fingerprint
+    assert (stored(path, "u", k=K) == items()).all()
     assert cl.verify(path, full=True) == []
-    some = table(tmp_path / "s.parquet", order[:3])
-    with raises(ConfigError, "p.column.unfinished", "tokens without a value"):
-        add_column(path, "p", [some], value="t")
-    column = add_column(path, "p", [some], value="t", partial=True)
-    assert column.holes is not None
 
 
 def test_what_does_not_fit_is_named(path: str, tmp_path: Path) -> None:
-    def refused(kind: type[ConceptloaderError], where: object, found: object, files: list[str], **more: Any) -> None:
+    def refused(kind: type[ConceptloaderError], where: object, found: object, file: str, **more: Any) -> None:
         with raises(kind, where, found):
-            add_column(path, "t", files, **more)
+            add_column(path, "t", file, **more)
         assert not os.path.exists(f"{path}/t.column.json")
 
-    refused(ConfigError, "items.npy", f"{len(TOKENS) - 1:,} items", [saved(tmp_path, items()[:-1])])
-    refused(InputError, "items.npy", "Fortran", [saved(tmp_path, np.asfortranarray(items()))])
-    refused(InputError, "items.npy", ">u4", [saved(tmp_path, items(">u4"))])
+    refused(ConfigError, "items.npy", f"{len(TOKENS) - 1:,} items", saved(tmp_path, items()[:-1]))
+    refused(InputError, "items.npy", "Fortran", saved(tmp_path, np.asfortranarray(items())))
+    refused(InputError, "items.npy", ">u4", saved(tmp_path, items(">u4")))
     nan = items("f4")
     nan[700, 2] = np.nan
     for in_place in (False, True):
-        refused(ConfigError, "items.npy, token 700", "nan", [saved(tmp_path, nan)], in_place=in_place)
+        refused(ConfigError, "items.npy, token 700", "nan", saved(tmp_path, nan), in_place=in_place)
         remove(path, "t") if not in_place else None
     whole_file = Path(saved(tmp_path, items())).read_bytes()
-    (tmp_path / "items.npy").write_bytes(whole_file[:-1])
-    refused(InputError, "items.npy", "bytes", [str(tmp_path / "items.npy")])
-    (tmp_path / "items.npy").write_bytes(b"no array")
-    refused(InputError, "items.npy", "no .npy", [str(tmp_path / "items.npy")])
-    refused(ConfigError, "--in-place", "u8", [saved(tmp_path, items())], in_place=True, dtype="u8")
-    refused(ConfigError, "items.npy", "items of shape [4]", [saved(tmp_path, items())], shape=(2,))
-    remove(path, "t")
-
-    refused(ConfigError, "a.parquet, row 0, document 5", "items", [table(tmp_path / "a.parquet", [5, 6], cut=1)])
-    missing = table(tmp_path / "b.parquet", [1, 2])
-    other = pq.read_table(missing).set_column(0, "id", pa.array(["doc-1", "doc-999"]))
-    pq.write_table(other, missing)
-    refused(ConfigError, "b.parquet, row 1", "'doc-999'", [missing])
-    remove(path, "t")
-    refused(ConfigError, "b.parquet", "document", [missing], key="document")
-    flat = pa.table({"id": ["doc-1"], "t": pa.array([[1.5, None]])})
-    pq.write_table(flat, tmp_path / "c.parquet")
-    refused(InputError, "c.parquet: t", "null", [str(tmp_path / "c.parquet")])
-    pq.write_table(pa.table({"id": ["doc-1"], "t": ["text"]}), tmp_path / "d.parquet")
-    refused(InputError, "d.parquet: t", "string", [str(tmp_path / "d.parquet")])
-    refused(ConfigError, "column t", "no files", [])
-    refused(ConfigError, "column t", "a.parquet", [str(tmp_path / "a.parquet"), saved(tmp_path, items())])
-    refused(ConfigError, "column t", "a.parquet", [str(tmp_path / "a.parquet")], in_place=True)
-
-
-def test_a_null_item_moves_nothing(path: str, tmp_path: Path) -> None:
-    """It has no place among flat values, so that those after it would be values of other tokens."""
-    kind = pa.list_(pa.list_(pa.uint32(), K))
-    lists = [[item.tolist() for item in items()[: CORPUS.lengths[0]]]]
-    lists[0][1] = None
-    pq.write_table(pa.table({"id": ["doc-0"], "t": pa.array(lists, kind)}), tmp_path / "null.parquet")
-    with raises(InputError, "null.parquet: t", "null in a list"):
-        add_column(path, "t", [tmp_path / "null.parquet"], partial=True)
+    for damaged in (whole_file[:-1], b"no array"):
+        (tmp_path / "items.npy").write_bytes(damaged)
+        refused(InputError, "items.npy", "no whole .npy", str(tmp_path / "items.npy"))
 
 
 def test_a_column_that_is_being_written_is_not_left_in_place(path: str, tmp_path: Path) -> None:
@@ -162,14 +112,14 @@ def test_a_column_that_is_being_written_is_not_left_in_place(path: str, tmp_path
     writer.write(batches[0], values(batches[0], K))
     writer.close()
     with raises(ConfigError, "column t", "a column that is being written"):
-        add_column(path, "t", [saved(tmp_path, items())], in_place=True)
+        add_column(path, "t", saved(tmp_path, items()), in_place=True)
 
 
 def test_an_array_elsewhere_has_to_be_allowed(path: str, tmp_path: Path, tmp_path_factory: Any) -> None:
     far = saved(tmp_path_factory.mktemp("far"), items())
     with raises(ConceptloaderError, "--in-place", "items.npy", fix="--root"):
-        add_column(path, "t", [far], in_place=True)
-    add_column(path, "t", [far], in_place=True, roots=[os.path.dirname(far)])
+        add_column(path, "t", far, in_place=True)
+    add_column(path, "t", far, in_place=True, roots=[os.path.dirname(far)])
 
 
 def test_a_column_is_finished_and_removed_by_the_command(path: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,6 +133,6 @@ def test_a_column_is_finished_and_removed_by_the_command(path: str, capsys: pyte
     assert main(["column", path, "t", "--remove"]) == 0
     begun(path)
     assert main(["column", path, "t", "--remove"]) == 0
-    for words in (["--remove"], ["--finish"], [], ["--remove", "--finish"], ["--finish", "--dtype", "u4"]):
+    for words in (["--remove"], ["--finish"], [], ["--remove", "--finish"], ["--finish", "--in-place"]):
         assert main(["column", path, "t", *words]) == 2, words
     assert sorted(os.listdir(path)) == sorted(os.listdir(Corpus.write(CORPUS, Path(path).parent / "new")))

@@ -74,7 +74,7 @@ COMMANDS: dict[str, tuple[Callable[[Path], object], bool]] = {  # and whether a 
     "write": (_write_column, False),
     "write more": (_write_column, True),
     "finish": (_finish, True),
-    "remove": (lambda path: remove(path, "t"), True),
+    "remove": (lambda path: (_finish(path), remove(path, "t")), True),
     "index": (_command("index", "DS"), False),
     "verify": (_command("verify", "DS", "--full"), False),
     "annotate": (

@@ -1,6 +1,7 @@
 """Samples by their index, without torch: what grain reads for JAX, and the base of the dataset for torch."""
 
 import logging
+import os
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -45,6 +46,8 @@ class SampleSource:
         self._stop = 0  # one past the last sample read
         self._last = self._reads = self._back = 0  # read before, how many were, and of them before the one before
         self._reader = open_reader(self.blend)
+        if os.environ.get("RANK", "0") == "0":
+            self.blend.look_ahead(self.count_start)
         self.num_samples = sum(self.blend.order.sizes) if num_samples is None else as_count(num_samples, "num_samples")
 
     @property

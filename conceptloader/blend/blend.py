@@ -232,11 +232,10 @@ class Blend(Shown):
         return count, (longer > 0).sum() / max(1, count and len(lengths)), share
 
     def look_ahead(self, consumed: int) -> None:
-        """Warn of tokens in no sample, and look at the files of datasets that join later.
+        """Warn of tokens in no sample, and look at the files of datasets that take part at sample `consumed` or later.
 
-        These join after sample `consumed`, and are looked at as their first samples will.
-
-        A missing file is found now, not hours later. For one rank of a run.
+        A missing or shorter file is found now, not hours later; but of datasets of which something is excluded, since
+        that may be why. For one rank of a run.
 
         Raises FormatError for a file of another size than its manifest says, ReadError for one that is not there.
         """
@@ -245,9 +244,9 @@ class Blend(Shown):
                 logger.warning("%s: %s", view.name, unread(lost))
         now_at = Skips(self.spec.skips).global_index(consumed)
         current = sum(phase.start <= now_at for phase in self.spec.phases) - 1
-        now = set(self.spec.phases[current].weights) if self.spec.phases else set()
-        later = {name for phase in self.spec.phases[current + 1 :] for name in phase.weights} - now
-        for name in sorted({self.spec.members[member].dataset for member in later} & set(self.datasets)):
+        read = {name for phase in self.spec.phases[current:] for name in phase.weights} or set(self.spec.members)
+        some = {view.name for view in self.views if view is not None and len(view.mask.at) + len(view.holes.own.at)}
+        for name in sorted({self.spec.members[member].dataset for member in read} & set(self.datasets) - some):
             self.datasets[name].files.look()
 
 

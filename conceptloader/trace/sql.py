@@ -8,6 +8,7 @@ from typing import Any
 
 from conceptloader.base.packages import need
 from conceptloader.base.strict import unknown
+from conceptloader.base.version import PAGES
 from conceptloader.errors import ConfigError
 
 _UNKNOWN = re.compile(r'(?:Referenced column "|column named "|Referenced table "|Table with name )([^"\s]+)')
@@ -127,4 +128,4 @@ def _said(message: str, columns: Mapping[str, Collection[str]], option: str) -> 
         error = unknown(option, name[1], known, "column or table")
         assert isinstance(error, ConfigError)
         return error
-    return ConfigError(option, found, "SQL of DuckDB, see docs/queries.md" + f"\n{lines}" * bool(lines))
+    return ConfigError(option, found, f"SQL of DuckDB, see {PAGES}/queries.md" + f"\n{lines}" * bool(lines))

@@ -180,7 +180,7 @@ def test_the_task_that_begins_a_build_compares_the_tokenizer(tmp_path: Path, mon
 
 def test_mistakes_are_found(tmp_path: Path) -> None:
     steps.writer(tmp_path / "ds").run(iter(()), rank=0, world_size=2)
-    with pytest.raises(ConfigError, match="found a build of other plan"):
+    with pytest.raises(ConfigError, match="found a build of another plan"):
         steps.writer(tmp_path / "ds").run(iter(()), rank=1, world_size=3)
     with raises(FormatError, found="1 of 2 shards missing"):
         ConceptStreamFinalize(tmp_path / "ds").run()

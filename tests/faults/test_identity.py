@@ -140,7 +140,6 @@ def test_a_dataset_rebuilt_in_place_is_never_mixed_with_what_it_was(data: Path) 
 
 
 def test_a_dataset_rebuilt_while_a_file_is_opened(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = make(data)
     plain = Roots.open
 
     def late(roots: Roots, path: str) -> int:
@@ -150,6 +149,7 @@ def test_a_dataset_rebuilt_while_a_file_is_opened(data: Path, monkeypatch: pytes
 
     with monkeypatch.context() as patch:
         patch.setattr(Roots, "open", late)
+        loader = make(data)
         for _ in range(2):  # it is no better for files that are open by now
             with raises(FormatError, "manifest.json", "a manifest of other content"):
                 read_samples(loader, SHARD_1)

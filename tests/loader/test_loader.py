@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+from functools import partial
 
 import pytest
 import torch
@@ -167,25 +168,39 @@ def test_a_start_within_a_step_is_logged_as_that_step(config, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["missing", "shorter"])
-def test_files_of_a_dataset_that_joins_later_are_looked_at_when_starting(config, tmp_path, damage):
+@pytest.mark.parametrize("entry", ["make_dataloader", "batches", "SampleDataset", "GrainSource"])
+@pytest.mark.parametrize("later", [True, False])
+def test_all_files_are_looked_at_when_starting(config, tmp_path, monkeypatch, damage, entry, later):
+    opened = partial(getattr(cl, entry), **({"micro_batch_size": 2} if entry in ("make_dataloader", "batches") else {}))
     shutil.copytree(config["datasets"]["b"]["path"], tmp_path / "later")
     config["datasets"]["b"] = {"path": str(tmp_path / "later")}
     config["datasets"]["a"]["weight"] = 1
+    if not later:
+        config = {**config, "phases": []}
+        config["datasets"]["b"]["weight"] = 1
     file = tmp_path / "later" / "00000.concepts.data"
-    cl.make_dataloader(config, micro_batch_size=2)
+    opened(config)
     if damage == "missing":
         file.unlink()
     else:
         file.write_bytes(file.read_bytes()[:-4])
     with pytest.raises((ReadError, FormatError), match=r"later/00000\.concepts\.data"):
-        cl.make_dataloader(config, micro_batch_size=2)
-    cl.make_dataloader(config, micro_batch_size=2, dp_size=2, dp_rank=1)  # one rank looks for all
-    cl.make_dataloader(config, micro_batch_size=2, consumed_samples=70)  # it takes part: reading will tell
-    blend = cl.open_blend(config)
-    with pytest.raises((ReadError, FormatError)):
-        blend.look_ahead(69)
-    blend.look_ahead(70)
-    jumped = cl.open_blend({**config, "skip": [{"at": 50, "count": 20}]})
-    with pytest.raises((ReadError, FormatError)):
-        jumped.look_ahead(49)
-    jumped.look_ahead(50)  # which reads global sample 70
+        opened(config)
+    if "micro_batch_size" not in opened.keywords:
+        monkeypatch.setenv("RANK", "1")
+        opened(config)  # one rank looks for all
+        return
+    opened(config, dp_size=2, dp_rank=1)
+    if not later:
+        ends = {"phases": [{"start": 70, "weights": {"a": 1}}], "skip": [{"at": 50, "count": 20}]}
+        blend = cl.open_blend({**config, **ends})
+        with pytest.raises((ReadError, FormatError)):
+            blend.look_ahead(49)
+        blend.look_ahead(50)  # which reads global sample 70: b takes no part any more
+
+
+@pytest.mark.parametrize("entry", [cl.SampleDataset, cl.GrainSource])
+def test_tokens_in_no_sample_are_warned_of_by_index_too(config, caplog, entry):
+    config.update(packing={"overflow": "truncate"}, seq_len=8)
+    entry(config)
+    assert [one for one in caplog.messages if "of the tokens are in no sample" in one]

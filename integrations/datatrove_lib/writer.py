@@ -19,8 +19,8 @@ from conceptloader.ingest.build.shard import Rows, ShardFiller
 from conceptloader.ingest.build.spelled import check_rule
 from conceptloader.ingest.build.unaligned import finalize_within
 from conceptloader.ingest.records.columns import Columns
-from conceptloader.ingest.records.records import RecordParser
 from conceptloader.ingest.records.special_tokens import SpecialTokens
+from conceptloader.ingest.records.table import TableParser
 from conceptloader.ingest.records.tokenizer import load_tokenizer
 from conceptloader.ingest.records.vocabulary import Concepts, load_vocabulary
 from conceptloader.storage.lock import build_lock
@@ -106,7 +106,8 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
             return
         tracks = build.options.tracks
         concepts = {track: Concepts(tracks[track]) for track in self.spans}
-        parser = RecordParser(options.columns, concepts, partial(_record, options.columns.wanted()))
+        parser, read = TableParser(options.columns, concepts), partial(_record, options.columns.wanted())
+        parse = partial(parser.parse_records, read=read)
         rest = iter(data or ())
         with build_lock(self.out, shared=True), build.shard(rank) as writer:
             assert options.tokenizer is not None
@@ -115,7 +116,7 @@ class ConceptStreamWriter(PipelineStep):  # type: ignore[misc]
             filler = ShardFiller(writer, tokenizer, options.eos, options.rules, self.skip_bad, doubled=doubled)
             while documents := list(islice(rest, self.batch_documents)):
                 names = [f"document {document.id!r:.100}" for document in documents]
-                rows = Rows(f"task {rank}", documents, parser.parse, range(len(documents)), names.__getitem__)
+                rows = Rows(f"task {rank}", documents, parse, range(len(documents)), names.__getitem__)
                 with self.track_time("batch"):
                     progress = filler.add(rows)
                 for _ in progress.bad:

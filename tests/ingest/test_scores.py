@@ -97,4 +97,4 @@ def test_what_a_track_has_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "codec concepts: found parameters" in capsys.readouterr().err
     bare = write(tmp_path / "bare.jsonl", rows([{k: v for k, v in SPANS[0].items() if k != "scores"}]))
     assert build(bare, tmp_path / "out", "--scores", "concepts=f4") == 1
-    assert "expected an object with start, end, concepts and scores" in capsys.readouterr().err
+    assert "a list of structs with start, end, concepts and scores" in capsys.readouterr().err

@@ -164,6 +164,7 @@ class BadRecords:
     """Lists bad records in a file. Records that an interrupted build listed are not listed again."""
 
     def __init__(self, path: str) -> None:
+        self.path = path
         try:
             self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - closed by `bad_records`
             self._file.seek(0)

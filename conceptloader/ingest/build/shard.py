@@ -26,7 +26,7 @@ from conceptloader.ingest.records.chat import ChatParser, ChatRules
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.inputs import Source
 from conceptloader.ingest.records.lines import MAX_LINE_BYTES, lines_before, read_blocks
-from conceptloader.ingest.records.records import RecordParser
+from conceptloader.ingest.records.records import read_record
 from conceptloader.ingest.records.special_tokens import TEXT, SpecialTokens
 from conceptloader.ingest.records.table import TableParser, read_row_groups, rows_at
 from conceptloader.ingest.records.tokenizer import BytesTokenizer, TextTokenizer, loaded_tokenizer
@@ -179,10 +179,16 @@ class ShardFiller:
             try:
                 progress, batch, tokens, placed = self._place(some)
             except BadRow as error:
+                found = _named(error) if error.row >= 0 and not bad else self._bad(some)
+                if not found:  # each alone is right, but their types differ
+                    half = len(kept) // 2
+                    for part in (kept[:half], kept[half:]):
+                        progress.add(self.add(rows.only(part)))
+                    break
                 if not self.skip_bad:
-                    where = f"{rows.path}: {rows.name(rows.numbers[error.row])}"
-                    raise self._kind(rows, error).saying(where, error.problem) from error
-                found = self._bad(some) if bad else _named(error)
+                    row, problem = (error.row, error.problem) if error.row >= 0 else min(found.items())
+                    where = f"{rows.path}: {rows.name(rows.numbers[row])}"
+                    raise self._kind(rows, row, problem).saying(where, problem) from error
                 bad.update({kept[i]: problem for i, problem in found.items()})
                 kept = [i for i in range(len(rows.numbers)) if i not in bad]
             else:
@@ -190,15 +196,15 @@ class ShardFiller:
                 self._write(batch, placed, progress)
                 break
         progress.bytes = consumed
-        progress.bad = [(rows.path, rows.name(rows.numbers[i]), bad[i]) for i in sorted(bad)]
+        progress.bad += [(rows.path, rows.name(rows.numbers[i]), bad[i]) for i in sorted(bad)]
         return progress
 
-    def _kind(self, rows: Rows, error: BadRow) -> type[InputError]:
+    def _kind(self, rows: Rows, row: int, problem: str) -> type[InputError]:
         """BadRecord, unless an option helps, or other rows are bad, too: leaving all out is no remedy."""
-        others = [i for i in range(len(rows.numbers)) if i != error.row]
+        others = [i for i in range(len(rows.numbers)) if i != row]
         some = others[:: len(others) // 8 | 1]  # odd, since rows may differ by turns
         all_bad = bool(some) and all(self._bad(rows.only([i])) for i in some)
-        return InputError if all_bad or "(--" in error.problem else BadRecord
+        return InputError if all_bad or "(--" in problem else BadRecord
 
     def _framed(self, batch: RowBatch) -> Mapping[str, int]:
         if batch.texts is None or self.tokenizer is None or not self.doubled.looks:
@@ -247,8 +253,10 @@ class ShardFiller:
             progress = Progress(spelled=Counter(batch.spelled))
             return progress, batch, *self._place_batch(batch, progress)
         except BadRow as error:
-            if error.row < 0:
+            if error.row < 0 and not isinstance(rows.content, list):
                 raise InputError.saying(rows.path, error.problem) from error
+            if error.row < 0 and len(rows.numbers) == 1:
+                raise BadRow(0, error.problem) from error
             raise
 
     def _place_batch(self, batch: RowBatch, progress: Progress) -> tuple[Ragged, Placed]:
@@ -282,7 +290,7 @@ class ShardFiller:
 
 def _named(error: BadRow) -> dict[int, str]:
     """What is wrong with each row that an error names."""
-    return dict(error.rows) or {error.row: error.problem}
+    return dict(error.rows) or ({error.row: error.problem} if error.row >= 0 else {})
 
 
 def filler_of(job: ShardJob, writer: ShardWriter, doubled: Doubled) -> ShardFiller:
@@ -319,7 +327,8 @@ def read_piece(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows
             count += consumed
             yield Rows(source.path, table, parse, range(first, first + table.num_rows), "row {}".format), consumed
         return
-    parse = chat.parse if chat else RecordParser(job.columns, concepts).parse
+    read = partial(read_record, tokens=job.columns.tokens)
+    parse = chat.parse if chat else partial(TableParser(job.columns, concepts).parse_records, read=read)
     end = None if source.whole else piece.end
 
     def name(number: int) -> str:

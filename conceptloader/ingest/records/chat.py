@@ -21,9 +21,9 @@ from conceptloader.ingest.records.batch import RowBatch
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.documents import each, plain
 from conceptloader.ingest.records.messages import Unprinted, is_trained
-from conceptloader.ingest.records.records import RecordParser, parse_value, read_record
+from conceptloader.ingest.records.records import parse_value, read_record
 from conceptloader.ingest.records.special_tokens import ERROR, SpecialTokens
-from conceptloader.ingest.records.table import objects_of
+from conceptloader.ingest.records.table import TableParser, objects_of
 from conceptloader.ingest.records.tokenizer_folder import TokenizerFolder
 
 CHAT_NAMES = "messages", "prompt", "completion", "tools"  # what a conversation consists of
@@ -138,7 +138,7 @@ class ChatParser:
         module = "transformers.utils.chat_template_utils"
         self._theirs = need(module, "--chat: the transformers package is not installed").render_jinja_template
         self._rules, self._tokenizer, self._columns = rules, tokenizer, columns
-        self._records, self._kept = RecordParser(columns, {}, dict), {*columns.wanted()} - {"tokens", "loss_mask"}
+        self._records, self._kept = TableParser(columns, {}), {*columns.wanted()} - {"tokens", "loss_mask"}
         self._names = {theirs: ours for ours, theirs in rules.names.items()}
         self._given = {**rules.specials, **rules.variables}
         self._ends, self._batch = tokenizer.ends, RowBatch([], None, None, {})
@@ -153,7 +153,7 @@ class ChatParser:
             rows = rows.select([name for name in rows.schema.names if name not in self._columns.ignored])
             rows = objects_of(rows.to_struct_array(), "", self._row)
         each(rows, lambda row: documents.append(self._document(len(documents), row)))
-        batch = self._records.parse(documents)
+        batch = self._records.parse_records(documents)
         batch.truncated, batch.answers, batch.unended = found.truncated, found.answers, found.unended
         batch.spelled, batch.unprinted = dict(self._tokenizer.spelled), found.unprinted
         return batch

@@ -1,7 +1,9 @@
-"""Parquet and Arrow files of a build's input: row groups to batches, column by column."""
+"""Rows of a build's input to batches, column by column: of Parquet and Arrow files, or objects of JSON."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import pairwise, repeat
+import gc
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise, repeat
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ from numpy.typing import NDArray
 
 from conceptloader.errors import InputError
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.ingest.parquet import is_list, list_parts, open_parquet
+from conceptloader.ingest.parquet import is_list, is_text, list_parts, open_parquet
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.columns import Columns, own_text
 from conceptloader.ingest.records.documents import Documents, check_own, each
@@ -118,15 +120,46 @@ def read_row_groups(
 
 
 class TableParser:
-    """Turns record batches into batches for given columns and vocabularies (by track)."""
+    """Turns rows into batches for given columns and vocabularies (by track)."""
 
     def __init__(self, columns: Columns, concepts: Mapping[str, Concepts]) -> None:
         self._columns, self._concepts = columns, concepts
+        self._known = frozenset([*columns.wanted(), *columns.ignored])
 
     def parse(self, table: Any) -> RowBatch:
-        """Raises: BadRow."""
+        """Those of a record batch. Raises: BadRow."""
         columns = self._columns
-        given = {name: table.column(i) for i, name in enumerate(table.schema.names)}
+        given = dict(zip(table.schema.names, table.columns, strict=True))
+        objects = {name: objects_of(given[name], name) for name in columns.objects() if name in given}
+        rows = zip(*objects.values(), strict=True) if objects else repeat((), table.num_rows)
+        return self._parse((dict(zip(objects, row, strict=True)) for row in rows), given)
+
+    def parse_records(self, rows: Iterable[Any], read: Callable[[Any], dict[str, Any]] = dict) -> RowBatch:
+        """Those of objects of JSON, which `read` makes of the rows or raises ValueError.
+
+        Raises: BadRow, with -1 also for rows that are right alone, but have lists of several types.
+        """
+        columns, records, collects = self._columns, list[dict[str, Any]](), gc.isenabled()
+
+        def add(row: Any) -> None:
+            records.append(record := read(row))
+            if not (self._known >= record.keys() and columns.content in record):
+                raise ValueError(columns.problem(record.keys()))
+
+        gc.disable()  # objects of JSON hold no cycles: looking for some takes as long as parsing does
+        try:
+            each(rows, add)
+            arrays = [name for name in (columns.tokens, *columns.tracks.values(), *columns.aligned) if name is not None]
+            given = {name: typed([one.get(name) for one in records], name) for name in arrays}
+        finally:
+            if collects:
+                gc.enable()
+        return self._parse(records, given)
+
+    def _parse(self, objects: Iterable[Mapping[str, Any]], given: Mapping[str, Any]) -> RowBatch:
+        """given: the columns that hold lists."""
+        columns, documents = self._columns, Documents(self._columns)
+        each(objects, documents.add)
         tokens = None
         if columns.tokens is not None:
             column = given[columns.tokens]
@@ -135,22 +168,62 @@ class TableParser:
                 raise BadRow(row, f"{columns.tokens}: found null, expected a list; skip such rows: --bad-records FILE")
             values, offsets = _lists(column, columns.tokens, "a list of integers")
             tokens = Ragged(_numbers(values, columns.tokens, offsets), offsets)
-        objects = {name: objects_of(given[name], name) for name in columns.objects() if name in given}
-        documents = Documents(columns)
-        rows = zip(*objects.values(), strict=True) if objects else repeat((), table.num_rows)
-        each((dict(zip(objects, row, strict=True)) for row in rows), documents.add)
         spans = {
-            track: _spans(given.get(column), column, self._concepts[track], columns)
+            track: spans_of(given.get(column), column, self._concepts[track], columns)
             for track, column in columns.tracks.items()
         }
         fields = {}
-        for name in columns.aligned:
+        for name, code in columns.aligned.items():
             if name not in given:
                 raise BadRow(
                     -1, f"found no column {name!r}, expected one value per token in it; correct --column OURS=THEIRS"
                 )
-            fields[name] = _aligned(given[name], name, tokens)
+            fields[name] = _aligned(given[name], name, tokens, np.dtype("<" + code))
         return as_trained(documents.batch(tokens, spans, fields), columns)
+
+
+def typed(values: Sequence[Any], name: str) -> Any:
+    """Values of JSON as an array of Arrow, exactly. A key that an object lacks is null.
+
+    Raises: BadRow, with row -1, for values of several types, of which Arrow would change some, and what it cannot hold.
+    """
+    import pyarrow as pa
+
+    types, known, nulls = {*map(type, values)}, values, None
+    if type(None) in types:
+        known, nulls = [one for one in values if one is not None], pa.array([one is None for one in values])
+        types.remove(type(None))
+    if types and types <= {list, np.ndarray}:
+        offsets = offsets_of(
+            [*map(len, values)] if nulls is None else [0 if one is None else len(one) for one in values]
+        )
+        if types == {np.ndarray}:
+            items = pa.array(np.concatenate(known))
+        else:
+            lists = known if len(types) == 1 else [one if type(one) is list else one.tolist() for one in known]
+            items = typed([*chain.from_iterable(lists)], name)
+        return pa.LargeListArray.from_arrays(pa.array(offsets), items, mask=nulls)
+    if types == {dict}:
+        parts = {}
+        for key in dict.fromkeys(chain.from_iterable(known)):
+            try:
+                part = [*map(itemgetter(key), values)]
+            except (KeyError, TypeError):
+                part = [None if one is None else one.get(key) for one in values]
+            parts[key] = typed(part, f"{name}.{key}")
+        struct = pa.StructArray.from_arrays([*parts.values()], [*parts], mask=nulls)
+        return struct if parts else pa.array(values, pa.struct([]))
+    kinds = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_(), type(None): pa.null()}
+    kind = kinds.get(float if types == {int, float} else type(known[0]) if known else type(None))
+    if types == {int} and max(known) >= 1 << 63 and min(known) >= 0:
+        kind = pa.uint64()
+    if len(types - {int} if kind == pa.float64() else types) > 1:
+        other = next(one for one in known if type(one) is not type(known[0]))
+        raise BadRow(-1, f"{name}: found {known[0]!r:.100} and {other!r:.100}, expected values of one type")
+    try:
+        return pa.array(values, kind)
+    except (ValueError, OverflowError) as error:
+        raise BadRow(-1, f"{name}: found what {kind} cannot hold ({error}), expected what it can") from error
 
 
 def objects_of(column: Any, name: str, clean: Callable[[Any], Any] | None = None) -> list[Any]:
@@ -191,6 +264,8 @@ def objects_of(column: Any, name: str, clean: Callable[[Any], Any] | None = None
 
 def _lists(column: Any, name: str, expected: str) -> tuple[Any, Ints]:
     """(values of all lists, offsets of each list)."""
+    if str(column.type) == "null":  # of JSON, where no row has a list
+        return column.slice(0, 0), np.zeros(len(column) + 1, np.int64)
     if not is_list(column.type):
         raise BadRow(-1, f"column {name!r}: found type {column.type}, expected {expected}; {_OTHER}")
     return list_parts(column)
@@ -221,7 +296,7 @@ def _numbers(values: Any, name: str, offsets: Ints, kinds: str = "iu") -> NDArra
     return array
 
 
-def _aligned(column: Any, name: str, tokens: Ragged | None) -> NDArray[Any]:
+def _aligned(column: Any, name: str, tokens: Ragged | None, dtype: "np.dtype[Any]") -> NDArray[Any]:
     values, offsets = _lists(column, name, "a list of numbers")
     if tokens is not None and not np.array_equal(offsets, tokens.offsets):
         found, wanted = np.diff(offsets), np.diff(tokens.offsets)
@@ -231,19 +306,25 @@ def _aligned(column: Any, name: str, tokens: Ragged | None) -> NDArray[Any]:
             f"{name}: found {found[row]} values, expected {wanted[row]}, one per token; "
             f"correct {name}, or skip such rows: --bad-records FILE",
         )
-    return _numbers(values, name, offsets, "iufb")
+    numbers = _numbers(values, name, offsets, "iufb")
+    with np.errstate(all="ignore"):
+        stored = numbers.astype(dtype)
+    wrong = stored != numbers if dtype.kind in "iu" else np.isinf(stored) & ~np.isinf(numbers)
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        problem = f"{name}: found {numbers[i]}, expected a number that {dtype} holds; use another type"
+        raise BadRow(_row_of(offsets, i), problem)
+    return stored
 
 
-def _spans(column: Any, name: str, concepts: Concepts, columns: Columns) -> RawSpans:
+def spans_of(column: Any, name: str, concepts: Concepts, columns: Columns) -> RawSpans:
+    """Those of a column of lists; None: of no column. columns: say what fields are called. Raises: BadRow."""
     import pyarrow as pa
 
-    empty = np.empty(0, np.int64)
-    nothing = RawSpans(empty, empty, empty, Ragged(concepts.pairs([], []), offsets_of([])))
-    if column is None or pa.types.is_null(column.type):
-        return nothing
-    structs, rows = _lists(column, name, _SPAN_TYPE)
+    structs, rows = _lists(pa.nulls(0) if column is None else column, name, _SPAN_TYPE)
     if not len(structs):
-        return nothing
+        empty = np.empty(0, np.int64)
+        return RawSpans(empty, empty, empty, Ragged(concepts.pairs([], []), offsets_of([])))
     names = [columns.field_of(name, f.name) for f in structs.type] if pa.types.is_struct(structs.type) else []
     keys = {ours for ours in names if ours is not None}
     text = own_text(keys, concepts.keys)
@@ -317,6 +398,8 @@ def _concept_ids(values: Any, name: str, concepts: Concepts, rows: Ints) -> NDAr
     _no_nulls(values, f"{name}.concepts", rows)
     if not len(values):
         return np.empty(0, np.uint32)
+    if not (is_text(values.type) or pa.types.is_integer(values.type) or pa.types.is_dictionary(values.type)):
+        raise BadRow(-1, f"column {name!r}: found concepts of type {values.type}, expected {_SPAN_TYPE}; {_OTHER}")
     coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     table = []
     for i, value in enumerate(objects_of(coded.dictionary, f"{name}.concepts")):

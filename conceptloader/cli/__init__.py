@@ -79,6 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser = make_parser(next((argument for argument in given if argument in COMMANDS), ""))
     except ConfigError as error:  # an add-on that is missing
         make_parser("").error(str(error))
+    if sys.getfilesystemencoding() != "utf-8" and not all(map(str.isascii, given)):
+        parser.error(f"found text beyond ASCII in a locale of {sys.getfilesystemencoding()}; run it with PYTHONUTF8=1")
     if not given:
         parser.print_help(sys.stderr)
         parser.exit(2)

@@ -34,12 +34,8 @@ def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         main(["annotate", "ds", "rows", "--out", "o", "--track", "c", "--parameters", "[1]"])
 
 
-@pytest.mark.parametrize(
-    ("known", "loss_mask"), [("--tokenizer-name", False), ("--tokenizer", True), ("nothing", False), ("nothing", True)]
-)
-def test_annotate_and_view_with_a_tokenizer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], known: str, loss_mask: bool
-) -> None:
+@pytest.mark.parametrize("known", ["--tokenizer-name", "--tokenizer", "nothing"])
+def test_annotate_and_view_with_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str], known: str) -> None:
     """One that is given wins over a name that somebody chose; that which adopt was given is kept beside the manifest,
     and then nobody has to give it again. The documents end with a token that is not the tokenizer's own eos."""
     made, file = byte_level(), tmp_path / "tokenizer.json"
@@ -49,13 +45,12 @@ def test_annotate_and_view_with_a_tokenizer(
     (tmp_path / "web.ds").write_bytes(np.concatenate(ids).astype("<u2").tobytes())
     (tmp_path / "web.ds.index").write_bytes(np.cumsum([len(one) for one in ids]).astype("<u8").tobytes())
     (tmp_path / "web.ds.metadata").write_text(f"mine|2\n{sum(map(len, ids))}\n1 shard\n")
-    (tmp_path / "web.ds.loss").write_bytes(bytes(sum(map(len, ids))))
     named: dict[str, tuple[object, ...]] = {
         "--tokenizer-name": (known, "mine", "--vocab-size", 500, "--eos", comma),
         "--tokenizer": (known, file, "--eos", ",", "--allow-mixed-tokenizers"),
         "nothing": (),
     }
-    words = ("adopt", tmp_path / "web.ds", "--out", tmp_path / "ds", *named[known], *["--loss-mask"] * loss_mask)
+    words = ("adopt", tmp_path / "web.ds", "--out", tmp_path / "ds", *named[known])
     assert run(capsys, *words)[0] == 0
     rows = [
         {"document": 0, "start": 8, "end": 11, "concepts": ["cat"]},

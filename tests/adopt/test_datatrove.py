@@ -63,10 +63,11 @@ def test_a_folder_is_read_in_datatroves_order(tmp_path: Path) -> None:
         adopt([source], tmp_path / "other")
 
 
-def test_what_is_noted_beside_the_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_noted_beside_the_tokens(tmp_path: Path) -> None:
     path = write(tmp_path, "x.ds", [[1, 2], [3]], save_loss_metadata=True)
-    assert adopt([path], tmp_path / "a").extra == {"adopted_tokenizers": ["gpt2"]}
-    assert "x.ds.loss" in caplog.text
+    with raises(InputError, "x.ds.loss", "a loss mask", fix="--ignore-loss-mask"):
+        adopt([path], tmp_path / "a")
+    assert adopt([path], tmp_path / "a", ignore_loss_mask=True).extra == {"adopted_tokenizers": ["gpt2"]}
     assert adopt([write(tmp_path, "y.ds", [[1]], tokenizer=None)], tmp_path / "b").extra == {}
     path = write(tmp_path, "z.ds", [[1]], save_final_metadata=False)
     assert adopt([path], tmp_path / "c").layouts[0].token_type == "u2"
@@ -141,31 +142,3 @@ def test_the_same_tokenizer_under_the_name_that_datatrove_noted(tmp_path: Path) 
         assert cl.open_dataset(tmp_path / f"ds{k}").tokenizer.name.startswith("tokenizers-")
     (tmp_path / "x.ds.metadata").write_text("llama|2\n3\n3 T")
     assert main(["adopt", str(path), "--out", str(tmp_path / "no"), "--tokenizer", str(folder)]) == 1
-
-
-def test_loss_masks_are_copied_with_the_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes that datatrove wrote, in batches of any size."""
-    rng = np.random.default_rng(0)
-    documents = [rng.integers(1, 50, rng.integers(0, 40)).tolist() for _ in range(30)]
-    losses = [rng.integers(0, 2, len(document)).astype(bool) for document in documents]
-    paths = [
-        write(tmp_path, name, documents[k::2], losses=losses[k::2], save_loss_metadata=True)
-        for k, name in enumerate(("x.ds", "y.ds"))
-    ]
-    monkeypatch.setattr("conceptloader.ingest.adopt.source.PIECE", 50)
-    adopt(paths, tmp_path / "ds", loss_mask=True)
-    assert cl.verify(tmp_path / "ds", full=True) == []
-    ds = cl.open_dataset(tmp_path / "ds")
-    found = ds.read(0, ds.num_tokens)
-    np.testing.assert_array_equal(found["loss_mask"], np.concatenate(losses[::2] + losses[1::2]))
-    ours = [ds.documents()[k]["tokens"].tolist() for k in range(ds.num_documents)]
-    assert ours == documents[::2] + documents[1::2]
-    adopt(paths, tmp_path / "in place")
-    assert cl.open_dataset(tmp_path / "in place").tokens(0, ds.num_tokens).tolist() == found["tokens"].tolist()
-    for data, what in ((b"\1", "1 bytes"), (b"\7" * sum(map(len, documents[::2])), "a byte of 7")):
-        (tmp_path / "x.ds.loss").write_bytes(data)
-        with raises(InputError, "x.ds.loss", what):
-            adopt(paths, tmp_path / "wrong", loss_mask=True)
-    (tmp_path / "x.ds.loss").unlink()
-    with raises(InputError, "x.ds.loss", "no readable file", fix="save_loss_metadata=True"):
-        adopt(paths, tmp_path / "wrong", loss_mask=True)

@@ -138,6 +138,7 @@ def test_files_of_other_kinds_are_no_tokens(tmp_path: Path, kind: str) -> None:
     ("names", "found"),
     [
         (["part_0.npy", "labels_mask_part_0.npy"], "labels_mask_part_0.npy, which may hold masks"),
+        (["part_0.npy", "part_0.csv.gz"], "part_0.csv.gz, which may hold boundaries of documents"),
         (["train_0.npy", "val_0.npy"], "several splits: train, val"),
         (["a.npy", "_b.npy"], "_b.npy, which is hidden"),
         (["a-0-of-3.npy", "a-2-of-3.npy"], "the numbers 0, 2 of 3"),

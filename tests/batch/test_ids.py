@@ -11,7 +11,6 @@ import conceptloader as cl
 from conceptloader.batch.open import open_reader
 from conceptloader.errors import FormatError, InputError
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.ingest.adopt.ids import Ids
 from tests.corpora.small import written
 from tests.raises import raises
 
@@ -111,8 +110,8 @@ def test_adopted_files(
     tokens[11] = good
     tokens.tofile(tmp_path / "x.bin")
     known = cl.writing.Tokenizer(vocab_size=vocab_size, **TOKENIZER) if vocab_size else None
-    nothing = "conceptloader.ingest.adopt.adopt.look", lambda *_: Ids()
-    if known is None:  # else ids that no vocabulary has are refused
+    nothing = "conceptloader.ingest.adopt.adopt.check_ids", lambda *_: None
+    if known is None or bad is None:  # else ids that no vocabulary has are refused, and a type that lacks some
         monkeypatch.setattr(*nothing)
     adopt([tmp_path / "x.bin"], tmp_path / "ds", kind="flat", dtype=dtype, tokenizer=known)
     assert window(reader(tmp_path / "ds"), 1)["input_ids"][0, 3] == good

@@ -83,3 +83,12 @@ def test_annotations_without_a_number_are_none(tmp_path: Path, suffix: str) -> N
     assert main(["annotate", str(tmp_path / "out"), str(path), *words]) == 0
     with cl.open_dataset(tmp_path / "new") as dataset:
         assert [one.tolist() for one in dataset.spans("score", 0, dataset.num_tokens).decode()] == [[0.5], [1.0]]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize(("values", "code"), [([2049, 1], "f2"), ([1 << 24 | 1, 1], "f4"), ([256, 1], "u1")])
+def test_a_field_holds_integers_as_they_are(values: list[int], code: str, kind: str, tmp_path: Path) -> None:
+    source = write_rows(tmp_path / f"in.{kind}", [{"id": "a", "tokens": [1, 2], "w": values}])
+    words = ["--vocab-size", "9", "--no-eos", "--workers", "1", "--quiet", "--out", str(tmp_path / "out")]
+    assert main(["build", str(source), *words, "--field", f"w:{code}"]) == 1
+    assert main(["build", str(source), *words, "--field", "w:f8"]) == 0

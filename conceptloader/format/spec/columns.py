@@ -33,8 +33,12 @@ def as_field(values: NDArray[Any], dtype: "np.dtype[Any]") -> NDArray[Any]:
     """Values of a token field as they are stored. Raises: ValueError if the type cannot hold them."""
     with np.errstate(all="ignore"):
         column = values.astype(dtype)
-    endless = np.isinf(column)
-    if not (np.array_equal(column, values) if dtype.kind in "iu" else np.isinf(values[endless]).all()):
+        back = column.astype(values.dtype)
+    if dtype.kind in "iu":
+        held = np.array_equal(column, values)
+    else:  # an integer as it is; float16 has no 2049
+        held = np.array_equal(back, values) if values.dtype.kind in "iu" else np.isinf(values[np.isinf(column)]).all()
+    if not held:
         raise ValueError(f"found values that {dtype} cannot hold, expected values in its range; use another type")
     return column
 

@@ -18,10 +18,9 @@ from conceptloader.format.write.finalize import write_manifest
 from conceptloader.format.write.tables import BlockTable
 from conceptloader.ingest.adopt.datatrove import datatrove_file
 from conceptloader.ingest.adopt.flat import flat_file
-from conceptloader.ingest.adopt.ids import Ids, look
+from conceptloader.ingest.adopt.ids import check_ids
 from conceptloader.ingest.adopt.megatron import megatron_file
 from conceptloader.ingest.adopt.source import TokenFile, last_token, noted_tokenizers, read_content
-from conceptloader.ingest.adopt.with_loss import copy_with_loss
 from conceptloader.ingest.files import check_folder, files_below
 from conceptloader.storage.durable import Spool
 from conceptloader.storage.sample import file_checksum
@@ -57,9 +56,8 @@ def adopt(
     tokenizer_source: str | None = None,
     definition: bytes | None = None,
     allow_mixed_tokenizers: bool = False,
-    loss_mask: bool = False,
+    ignore_loss_mask: bool = False,
     roots: Collection[str] = (),
-    tell: Callable[[Ids], None] | None = None,
 ) -> Manifest:
     """Make the dataset `out` of existing token files, one shard each, in the given order; folders sorted by path.
 
@@ -72,15 +70,14 @@ def adopt(
         paths: Prefixes (or either file) of Megatron's .bin/.idx, .ds files of datatrove, flat token files, or folders.
         out: Directory of the dataset, new or empty.
         kind: "auto", "megatron", "datatrove" or "flat".
-        dtype: Of flat files' tokens, see `flat_file`. int8 and int16 are read once, for negative ones.
+        dtype: Of flat files' tokens, see `flat_file`.
         document_end: Token that ends a document in flat files, which are read once to find it.
         tokenizer: What the token ids mean; kept in the manifest.
         tokenizer_source: The file, folder or hub name that it is from, by which files may name it.
         definition: The bytes of its tokenizer.json, kept next to the manifest, for text to be shown and annotated.
         allow_mixed_tokenizers: Accept files whose notes name different tokenizers.
-        loss_mask: Copy .ds files with the masks in their .ds.loss, as the field loss_mask.
+        ignore_loss_mask: Accept .ds files with a loss mask in their .ds.loss, which is not read.
         roots: Directories that will be allowed when it is opened, so that files there need no warning.
-        tell: Called with the first ids of the file that has the greatest one.
 
     Returns:
         The manifest of the new dataset.
@@ -100,13 +97,14 @@ def adopt(
             "at least one token",
             "pass FILEs of which one has tokens",
         )
-    found = [look(file, tokenizer is not None) for file in files]
-    for file, ids in zip(files, found, strict=True):
-        _check_ids(file, ids, tokenizer)
-    if tell is not None:
-        tell(max(found, key=lambda ids: ids.greatest))
-    if loss_mask:
-        return copy_with_loss(files, out, tokenizer, definition)
+    for file in files:
+        check_ids(file, tokenizer)
+        if not ignore_loss_mask and os.path.exists(f"{file.path}.loss"):
+            fix = (
+                "pass --ignore-loss-mask to train on all tokens, or `conceptloader build` records that have the tokens "
+            )
+            fix += "and a list loss_mask (--field loss_mask:u1)"
+            raise InputError(f"{file.path}.loss", "a loss mask, which adopt does not read", "tokens alone", fix)
     with new_directory(out) as working:
         manifest = _assemble(files, working, os.path.abspath(out), tokenizer)
         if definition is not None:
@@ -217,11 +215,14 @@ def _expand_folder(folder: str, kind: str) -> list[tuple[str, str]]:
             folder, f"no {wanted} in it", "at least one such file", "pass the folder of the files, or another --kind"
         )
     alone = [path for path in paths if path.endswith(".bin") and path[:-4] + ".idx" not in {*paths}]
-    others = alone if kinds[0] == "megatron" else [path for path in files if "mask" in os.path.basename(path).lower()]
-    if others:
-        why = "which has no .idx" if alone else "which may hold masks, not tokens"
-        fix = "complete the folder, or pass the files of tokens one by one"
-        raise ConfigError(folder, f"{others[0]}, {why}", "files of tokens that belong together", fix)
+    masks = [path for path in files if "mask" in os.path.basename(path).lower()]
+    borders = [path for path in paths if path.endswith((".csv.gz", ".csv"))]
+    others = {"megatron": (alone, "has no .idx")}.get(kinds[0]) or (
+        (masks, "may hold masks, not tokens") if masks else (borders, "may hold boundaries of documents: not read")
+    )
+    if others[0]:
+        fix = "complete the folder, or pass the files of tokens one by one (--document-end ID)"
+        raise ConfigError(folder, f"{others[0][0]}, which {others[1]}", "files of tokens that belong together", fix)
     check_folder(folder, paths, files)
     return [(kinds[0], os.path.splitext(path)[0] if kinds[0] == "megatron" else path) for path in files]
 
@@ -245,17 +246,6 @@ def _check_tokenizers(files: Sequence[TokenFile], tokenizer: Tokenizer | None, s
 def _called(source: str) -> str:
     """The name of a tokenizer in a path or on a hub: gpt2 for gpt2, openai/gpt2, models/gpt2/tokenizer.json."""
     return os.path.basename(os.path.abspath(source).removesuffix("/tokenizer.json"))
-
-
-def _check_ids(file: TokenFile, ids: Ids, tokenizer: Tokenizer | None) -> None:
-    """Raise InputError if one of the first tokens is not of the tokenizer."""
-    if tokenizer is not None and ids.greatest >= tokenizer.vocab_size:
-        raise InputError(
-            file.path,
-            f"token {ids.greatest}",
-            f"ids below {tokenizer.vocab_size}, as {tokenizer.name!r} has them",
-            "pass the tokenizer that made the tokens (--tokenizer), or its size (--vocab-size)",
-        )
 
 
 def _check_ends(files: Sequence[TokenFile], documents: Sequence[int]) -> None:

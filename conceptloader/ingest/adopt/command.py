@@ -1,7 +1,6 @@
 """The command `conceptloader adopt`."""
 
 import argparse
-from dataclasses import asdict
 
 from conceptloader.base.terminal import counted
 from conceptloader.cli.arguments import add_out, chosen, eos_id, positive
@@ -9,7 +8,6 @@ from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.ingest.adopt.ids import Ids
 from conceptloader.ingest.records.tokenizer import load_tokenizer
 
 DESCRIPTION = """\
@@ -21,9 +19,8 @@ Use existing token files as a dataset, in place. Only a manifest and a table of 
 
 PATH is the prefix (or either file) of Megatron's .bin and .idx, a .ds file, a flat file of tokens, or a directory of
 one of these, read in the order of names. Flat files do not describe themselves: name their --dtype, and --document-end,
-the token that ends each document; without it, documents are unknown. Tokens are read only to find these ends, and to
-check for negative ones in Megatron files of type int8 or int16. Of the first ones of a flat file the greatest id and
-the commonest one are shown; a --dtype that they contradict, and a --document-end that is nowhere, are errors.
+the token that ends each document; without it, documents are unknown. Tokens are read only to find these ends; a --dtype
+that the first ones contradict, and a --document-end that is nowhere, are errors.
 
 Do not move or change the files: readers check the size and a spot checksum of each; `verify` checks the index,
 `verify --full` the tokens. A resume accepts copies, and raises if the index or the spot checksum is another one. If the
@@ -36,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("paths", nargs="+", metavar="PATH")
     add_out(add)
     add("--kind", choices=["auto", "megatron", "datatrove", "flat"], default="auto", help="default: by the file names")
-    add("--loss-mask", action="store_true", help="copy .ds files, with the loss masks in their .ds.loss files")
+    add("--ignore-loss-mask", action="store_true", help="accept .ds files with a .ds.loss, which is not read")
     group = parser.add_argument_group("flat files").add_argument
     group("--dtype", metavar="TYPE", help="uint8, uint16, uint32, int32 or int64")
     group("--document-end", type=int, metavar="ID", help="the token that ends each document")
@@ -54,22 +51,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
     tokenizer, definition = _tokenizer(arguments)
-    ids: list[Ids] = []
     manifest = adopt(
         arguments.paths,
         arguments.out,
         tokenizer=tokenizer,
         definition=definition,
         tokenizer_source=arguments.tokenizer,
-        tell=ids.append,
-        **chosen(arguments, "kind", "dtype", "document_end", "allow_mixed_tokenizers", "loss_mask"),
+        **chosen(arguments, "kind", "dtype", "document_end", "allow_mixed_tokenizers", "ignore_loss_mask"),
     )
     kinds = sorted({entry.kind for entry in manifest.shards.foreign if entry})
     documents = counted(manifest.num_documents, "document") if manifest.num_documents else "unknown documents"
-    where = f"of {', '.join(kinds)}, in place" if kinds else "copied with their loss masks"
-    files = f"{counted(len(manifest.shards), 'file')} {where}"
-    line = f"{documents}, {counted(manifest.num_tokens, 'token')}, {files}" + (f"; {ids[0]}" if ids[0].tokens else "")
-    output.manifest(arguments.out, manifest, {"kinds": kinds, "ids": asdict(ids[0])}, line)
+    files = f"{counted(len(manifest.shards), 'file')} of {', '.join(kinds)}, in place"
+    line = f"{documents}, {counted(manifest.num_tokens, 'token')}, {files}"
+    output.manifest(arguments.out, manifest, {"kinds": kinds}, line)
 
 
 def _tokenizer(arguments: argparse.Namespace) -> tuple[Tokenizer | None, bytes | None]:

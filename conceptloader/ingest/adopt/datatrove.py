@@ -5,7 +5,6 @@ the first being `tokenizer|bytes per token`, the second the number of tokens. So
 src/datatrove/pipeline/tokens/tokenizer.py.
 """
 
-import logging
 import os
 from collections.abc import Iterator
 
@@ -14,8 +13,6 @@ import numpy as np
 from conceptloader.errors import InputError
 from conceptloader.ingest.adopt.source import IndexFile, Starts, TokenFile, stat_file
 from conceptloader.storage.reads import read_file
-
-logger = logging.getLogger(__name__)
 
 _TYPES = {2: "u2", 4: "u4"}
 COPY = "copy the .ds, .ds.index and .ds.metadata again, or run datatrove's DocumentTokenizer again"
@@ -44,8 +41,6 @@ def datatrove_file(path: str) -> TokenFile:
         raise InputError(path, f"{found.st_size} bytes", rule, f"the file is truncated or of another index: {COPY}")
     if noted is not None and noted != size:
         raise InputError(path + ".metadata", f"tokens of {noted} bytes", f"{size}, as .ds and .index agree on", COPY)
-    if os.path.exists(path + ".loss"):
-        logger.warning("%s.loss: the loss mask is not adopted in place: --loss-mask copies it with the tokens", path)
     return TokenFile(
         kind="datatrove",
         path=path,

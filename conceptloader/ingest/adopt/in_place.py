@@ -96,7 +96,7 @@ def _adopted(path: str, home: str, name: str, found: Mapping[str, os.stat_result
         contents = {os.path.realpath(file): _content(file) for file in found}
         target = os.path.join(home, f"{name}-{fingerprint(contents)[:16]}")
         if not os.path.exists(target):
-            adopt([path], target, roots=roots)
+            adopt([path], target, roots=roots, ignore_loss_mask=True)  # as the trainer does
         write_file(str(note), os.path.basename(target).encode())
     return target
 

@@ -17,17 +17,13 @@ from conceptloader.ingest.adopt.source import TOKEN_TYPES, IndexFile, Starts, To
 _MAGIC = b"MMIDIDX\x00\x00"
 _HEAD = struct.Struct("<9sQBQQ")
 _CODES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
-# The format does not know these two. Without a negative value their bytes are those of the unsigned type.
-_NARROW = {"int8": "i1", "int16": "i2"}
-_TYPES = {**TOKEN_TYPES, **_NARROW}
 _REBUILD = "the .idx is corrupt or incomplete: copy it again, or run Megatron's preprocess_data.py again"
 
 
 def megatron_file(prefix: str) -> TokenFile:
-    """Describe PREFIX.bin by the head of PREFIX.idx and the sizes of both. Tokens of type int8 and int16 are read once.
+    """Describe PREFIX.bin by the head of PREFIX.idx and the sizes of both.
 
-    Raises: InputError for missing or truncated files, another magic or version, token types that cannot be read, and
-    negative tokens of type int8 or int16.
+    Raises: InputError for missing or truncated files, another magic or version, and token types that cannot be read.
     """
     path, index = prefix + ".bin", prefix + ".idx"
     stat_file(index, "give the prefix of a .bin and its .idx")
@@ -41,9 +37,6 @@ def megatron_file(prefix: str) -> TokenFile:
             path, f"{found.st_size} bytes", f"{expected} as {index} says ({tokens} tokens of type {token_type})",
             f"the file is truncated, or belongs to another index: copy {path} and {index} again",
         )  # fmt: skip
-    if token_type in _NARROW.values():
-        _check_not_negative(path, token_type, tokens)
-        token_type = token_type.replace("i", "u")
     return TokenFile(
         kind="megatron",
         path=path,
@@ -78,9 +71,9 @@ def _read_head(file: IndexFile) -> tuple[str, int, int]:
     if version != 1:
         raise InputError(path, f"version {version}", "1", "write it again with tools/preprocess_data.py of Megatron-LM")
     name = _CODES.get(code, f"code {code}")
-    if name not in _TYPES:
+    if name not in TOKEN_TYPES:
         raise InputError(
-            path, f"tokens of type {name}", f"one of {', '.join(_TYPES)}",
+            path, f"tokens of type {name}", f"one of {', '.join(TOKEN_TYPES)}",
             f"write {path} again with dtype int32",
         )  # fmt: skip
     expected = _HEAD.size + 12 * sequences + 8 * entries
@@ -94,25 +87,7 @@ def _read_head(file: IndexFile) -> tuple[str, int, int]:
         raise InputError(path, f"{file.size} bytes", rule, _REBUILD)
     if not entries:
         raise InputError(path, "no document entry", "at least the closing one", _REBUILD)
-    return _TYPES[name], sequences, entries
-
-
-def _check_not_negative(path: str, token_type: str, tokens: int) -> None:
-    """Look at every token: read as unsigned, a negative one would pass for a valid id ever after.
-
-    Once is enough: readers refuse a file whose size or sample has changed since.
-    """
-    with IndexFile(path) as file:
-        for first, ids in file.pieces("<" + token_type, 0, tokens):
-            wrong = np.flatnonzero(ids < 0)
-            if len(wrong):
-                i = int(wrong[0])
-                raise InputError(
-                    path, f"token {first + i} of {int(ids[i])}", "an id of at least 0",
-
-f"ids do not fit int{8 * int(token_type[1:])}, or {path} is corrupt: run Megatron's "
-"preprocess_data.py again",
-                )  # fmt: skip
+    return TOKEN_TYPES[name], sequences, entries
 
 
 def _count_tokens(file: IndexFile, sequences: int, entries: int, itemsize: int) -> int:

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from numpy.typing import NDArray
 
 from conceptloader.errors import InputError, remedy
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.columns import Ints
 from conceptloader.storage.reads import open_file, read_at
 from conceptloader.storage.sample import WHOLE, sample_checksum
 
@@ -128,18 +126,3 @@ def last_token(file: TokenFile) -> int | None:
     with IndexFile(file.path) as stream:
         last = stream.array(f"<{file.token_type}", file.offset, max(0, file.tokens - 1), file.tokens)
     return int(last[0]) if len(last) else None
-
-
-def documents_of(file: TokenFile) -> Iterator[tuple[int, NDArray[Any], Ints]]:
-    """(first token, tokens, offsets in these) of some documents after the other; only of a file that knows them."""
-    assert file.starts is not None
-    borders = np.zeros(0, np.int64)
-    with IndexFile(file.path) as stream:
-        for starts in chain(file.starts(), [np.array([file.tokens], np.uint64)]):
-            borders = np.concatenate([borders[-1:], starts.astype(np.int64)])
-            first, last = 0, len(borders) - 1
-            while first < last:
-                stop = max(first + 1, int(np.searchsorted(borders, borders[first] + PIECE, "right")) - 1)
-                a, b = int(borders[first]), int(borders[stop])
-                yield a, stream.array(f"<{file.token_type}", file.offset, a, b), borders[first : stop + 1] - a
-                first = stop

@@ -104,6 +104,9 @@ class ConceptDataModule(pl.LightningDataModule):
         }
         several = isinstance(val, Mapping) and "datasets" not in val
         self._val = dict(val) if several else {} if val is None else {"val": val}  # type: ignore[arg-type]
+        if not self._val and type(self).val_dataloader is ConceptDataModule.val_dataloader:
+            # Lightning warns of a val_dataloader for whose batches the model has no validation_step.
+            self.val_dataloader = super().val_dataloader  # type: ignore[method-assign]
         self._val_options = {"micro_batch_size": micro_batch_size, **(val_options or {})}
         self.loader: LightningLoader | None = None
         self.acknowledge = Acknowledge(self)

@@ -16,6 +16,9 @@ from conceptloader.integrations.lightning_lm import ConceptDataModule  # noqa: E
 
 MICRO = 4
 
+# Of a data module without validation data.
+pytestmark = pytest.mark.filterwarnings("error:You passed in a `val_dataloader`")
+
 
 class Model(pl.LightningModule):  # type: ignore[name-defined,misc]
     """manual: two optimizers, whose steps global_step counts. changed_at: the batch that changes the accumulation."""

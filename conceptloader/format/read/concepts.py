@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from conceptloader.base.packages import find_add_on
-from conceptloader.format.read.bulk import concepts_of, spans_of
+from conceptloader.format.read.bulk import concepts_of, spans_of, whole_spans
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
 
@@ -49,11 +49,20 @@ def concept_pairs(
     Raises: FormatError, ReadError.
     """
     high = dataset.shard_starts[shard + 1] - dataset.shard_starts[shard] if high is None else high
-    reader, num_ids = dataset.reader, dataset.tracks[track].num_ids
+    reader, num_ids, levels = dataset.reader, dataset.tracks[track].num_ids, dataset.levels[track]
+    if len(levels) == 1:  # which are in order, as they are read: a quarter of the time
+        for start, end, record in whole_spans(reader, shard, track, low, high, _CHUNK_TOKENS):
+            ids, span = np.zeros_like(record), np.arange(len(record))
+            if not any_concept:
+                offsets, ids = concepts_of(reader, shard, track, record, num_ids)
+                pairs = np.sort(np.repeat(span, np.diff(offsets)) << 32 | ids, kind="stable")
+                span, ids = np.divmod(pairs[np.diff(pairs, prepend=-1) > 0], 1 << 32)
+            yield ids, start[span], end[span]
+        return
     carried = (np.zeros(0, np.int64),) * 3
     for at in range(low, high, _CHUNK_TOKENS):
         stop, parts = min(at + _CHUNK_TOKENS, high), [carried]
-        for level in dataset.levels[track]:
+        for level in levels:
             spans, record = spans_of(reader, shard, level, np.array([at]), np.array([stop]))
             # One token further than the chunk: so a span meets its other part, which is carried from chunk to chunk.
             first, end = np.maximum(spans.first, max(at - 1, low)), np.minimum(spans.end, min(stop + 1, high))

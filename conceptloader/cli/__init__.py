@@ -34,7 +34,7 @@ from conceptloader.errors import ConceptloaderError, ConfigError
 # of add-ons, whose folders may be missing, are then not listed.
 GROUPS = {
     "Datasets": {
-        "build": ("commands.build", "build a dataset from JSONL, Parquet, CSV or Arrow"),
+        "build": ("commands.build", "build a dataset from JSONL or Parquet"),
         "init": ("commands.init", "write a recipe for raw files, or a configuration for datasets"),
         "adopt": ("ingest.adopt.command", "use Megatron, datatrove or OLMo token files in place"),
         "annotate": ("ingest.annotate.command", "add a track to a dataset"),

@@ -28,7 +28,7 @@ from conceptloader.ingest.records.vocabulary import load_vocabulary
 
 DESCRIPTION = """\
 Build a dataset from text with spans, or from tokens with spans. A record is one document: a line of JSONL (.gz, .zst),
-or a row of Parquet, CSV or Arrow. start and end are in characters (Unicode code points) of the text, or in tokens.
+or a row of Parquet. start and end are in characters (Unicode code points) of the text, or in tokens.
 
   {"id": "a1", "text": "A cat sat.", "spans": [{"start": 2, "end": 5, "concepts": ["animal"]}]}
   {"id": "a2", "tokens": [5, 7, 9],  "spans": [{"start": 0, "end": 2, "concepts": [17]}]}

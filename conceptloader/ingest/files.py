@@ -11,8 +11,11 @@ from conceptloader.ingest.hub import fetched
 
 log = logging.getLogger(__name__)
 
-EXPECTED = ".jsonl, .csv or .tsv (or one of these with .gz or .zst), .parquet or .arrow"
-_LINES, _TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv"), (".parquet", ".parq", ".arrow")
+EXPECTED = ".jsonl, .jsonl.gz, .jsonl.zst or .parquet"
+_LINES, _TABLES = (".jsonl", ".ndjson", ".json"), (".parquet", ".parq")
+_CSV = "write it as Parquet: duckdb -c \"COPY (FROM read_csv('{0}', all_varchar = true)) TO '{0}.parquet'\""
+_ARROW = "write it as Parquet: datasets.Dataset.from_file('{0}').to_parquet('{0}.parquet')"
+_CONVERTED = {r".*\.[ct]sv(\.gz|\.zst)?": _CSV, r".*\.arrow": _ARROW}
 _COMPRESSED = {".gz": "gz", ".zst": "zst"}
 _SAYS = ("README.md", "state.json", "dataset_dict.json", "dataset_info.json")  # of files, how they belong together
 _FROM_HUB = tuple(f"*{end}" for end in (*_LINES, *_TABLES, *_COMPRESSED, *_SAYS) if end != ".json")
@@ -61,14 +64,23 @@ def input_files(inputs: Iterable[str | os.PathLike[str]]) -> list[str]:
             raise ConfigError(f"input {given}", "no such file or directory", "an existing file or directory", fix)
         elif not kind_of(given)[0]:
             fix = 'unpack it, or write it as .parquet, or as .jsonl with a line {"text": ...} for each document'
-            raise ConfigError(f"input {given}", "an unknown file name", f"a name that ends in {EXPECTED}", fix)
+            raise ConfigError(
+                f"input {given}", "an unknown file name", f"a name that ends in {EXPECTED}", _converted(given) or fix
+            )
         else:
             found.append(given)
     return found
 
 
+def _converted(path: str) -> str:
+    """How to make a table of a file that a build does not read; empty for others."""
+    return next((say.format(path) for end, say in _CONVERTED.items() if re.fullmatch(end, path.lower())), "")
+
+
 def _of_folder(folder: str) -> list[str]:
     paths = files_below(folder)
+    if fix := next(filter(None, map(_converted, paths)), ""):
+        raise ConfigError(f"input {folder}", "files of another kind", f"files that end in {EXPECTED}", fix)
     kept = [path for path in paths if kind_of(path)[0] and not path.lower().endswith(".json")]
     check_folder(folder, paths, kept)
     if others := [path for path in paths if path not in {*kept}]:

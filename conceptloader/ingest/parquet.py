@@ -1,4 +1,4 @@
-"""Parquet and Arrow files of others: opened, refused where their rows are not all of them; types and lists in them."""
+"""Parquet files of others: opened, refused where their rows are not all of them; types and lists in them."""
 
 import os
 import re
@@ -10,7 +10,6 @@ import numpy as np
 from conceptloader.base.packages import need
 from conceptloader.errors import InputError
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.ingest.hub import ArrowFile
 from conceptloader.storage.reads import named
 
 _MAGIC = b"PAR1"
@@ -18,19 +17,16 @@ _SIGNATURE = 28  # bytes: nonce and tag of AES-GCM
 
 
 def open_parquet(path: str) -> Any:
-    """A pyarrow ParquetFile that reads a page at a time, not a column chunk; or an ArrowFile, for .arrow."""
+    """A pyarrow ParquetFile that reads a page at a time, not a column chunk."""
     problem = f"{path}: found a parquet file but no pyarrow package to read it"
     arrow, parquet = need("pyarrow", problem), need("pyarrow.parquet", problem)
     try:
-        if path.lower().endswith(".arrow"):
-            file: Any = ArrowFile(path)
-        else:
-            file = parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
-            _check_plain(path, file.metadata.serialized_size)
+        file = parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True)
+        _check_plain(path, file.metadata.serialized_size)
         names = file.schema_arrow.names
     except (arrow.ArrowException, OSError) as error:
-        kind, fix = os.path.splitext(path)[1].removeprefix("."), f"write {path} again, or remove it"
-        raise InputError(path, f"bytes that cannot be read as {kind} ({error})", f"a whole {kind} file", fix) from error
+        fix = f"write {path} again, or remove it"
+        raise InputError(path, f"bytes that cannot be read as parquet ({error})", "a whole file", fix) from error
     if len(set(names)) < len(names):
         raise InputError(
             path, f"columns {', '.join(names)}", "each name once", f"rename one of these columns in {path}"
@@ -105,8 +101,7 @@ def row_groups(path: str) -> tuple[tuple[int, int], ...]:
 def _row_groups(path: str, *_: int) -> tuple[tuple[int, int], ...]:
     with open_parquet(path) as file:
         meta = file.metadata
-        if not isinstance(file, ArrowFile):
-            _check_single(path, meta)
+        _check_single(path, meta)
         groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
         columns = [[group.column(i) for i in range(group.num_columns)] for group in groups]
         sizes = [max(1, sum(chunk.total_compressed_size for chunk in chunks)) for chunks in columns]

@@ -122,14 +122,6 @@ def test_ids_of_one_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_types_that_are_looked_at_singly(tmp_path: Path) -> None:
     """Views, which Arrow cannot take by number; and texts that are not UTF-8, named by their row."""
     build(tmp_path / "ds", [[[1, 2, 3]]])
-    concepts = pa.array([[1], [2]], pa.list_view(pa.int64()))
-    good = pa.table({"id": ["d0", "d0"], "start": [0, 2], "end": [1, 3], "concepts": concepts})
-    with pa.ipc.new_file(tmp_path / "views.arrow", good.schema) as file:
-        file.write_table(good)
-    annotate(
-        tmp_path / "ds", [tmp_path / "views.arrow"], tmp_path / "out", AnnotateOptions(track="c", span_unit="token")
-    )
-    assert owners(cl.open_dataset(tmp_path / "out"), "c") == [[1], None, [2]]
     broken = {"id": pa.array([b"d0", b"\xff"]).view("string"), "start": [0, 2], "end": [1, 3], "concepts": [[1], [2]]}
     pq.write_table(pa.table(broken), tmp_path / "b.parquet")
     with raises(InputError, "b.parquet", "from row 0 on: cannot be read"):

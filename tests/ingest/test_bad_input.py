@@ -197,21 +197,6 @@ def test_times_as_text(tmp_path: Path) -> None:
     assert [found[name] for name in "01234"] == times
 
 
-@pytest.mark.parametrize("column", ["spans", "metadata"])
-def test_a_part_of_a_struct_that_is_there_twice(tmp_path: Path, column: str) -> None:
-    names = ["start", "end", "concepts", "concepts"]
-    found: Any = pa.StructArray.from_arrays([pa.array(v) for v in ([0], [1], [["animal"]], [["verb"]])], names=names)
-    if column == "spans":
-        found = pa.ListArray.from_arrays([0, 1], found)
-    given = pa.table({"text": ["ab"], column: found})
-    with pa.OSFile(str(tmp_path / "in.arrow"), "wb") as sink, pa.ipc.new_stream(sink, given.schema) as out:
-        out.write_table(given)
-    with pytest.raises(
-        InputError, match=r"duplicate field names|in.arrow: column 'spans': found type .* each name once"
-    ):
-        build([tmp_path / "in.arrow"], tmp_path / "out")
-
-
 def test_large_integers_of_fields_are_kept(tmp_path: Path) -> None:
     large = [2**63 + 1, 2**53 + 1, 3]
     (tmp_path / "in.jsonl").write_text(

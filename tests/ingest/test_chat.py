@@ -264,23 +264,23 @@ def test_rows_of_a_table_are_rendered_as_those_of_json(tokenizer: FileTokenizer)
     assert found.values.tolist() == tokens
 
 
-def test_csv_has_prompts_and_completions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prompts_and_completions_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "t.jinja").write_text(CHATML)
-    (tmp_path / "a.csv").write_text('id,prompt,completion\nx,"red\ncat ",red\ny,a,b\n')
+    rows = [{"id": "x", "prompt": "red\ncat ", "completion": "red"}, {"id": "y", "prompt": "a", "completion": "b"}]
+    write_rows(tmp_path / "a.jsonl", rows)
     more = "--tokenizer", "bytes", "--chat", "--chat-template", tmp_path / "t.jinja", "--workers", 1
-    assert build(tmp_path / "a.csv", "--out", tmp_path / "out", *more)["documents"] == 2
+    assert build(tmp_path / "a.jsonl", "--out", tmp_path / "out", *more)["documents"] == 2
     found = cl.open_dataset(tmp_path / "out")
     values = found.read(*found.document_range(0))
     assert bytes(values["tokens"][:-1].tolist()) == b"red\ncat red"
     assert bytes(values["tokens"][values["loss_mask"] == 1][:-1].tolist()) == b"red"
-    (tmp_path / "b.csv").write_text("id,messages\nx,hello\n")
+    write_rows(tmp_path / "b.jsonl", [{"id": "x", "messages": "hello"}])
     out = tmp_path / "none"
-    assert main(["build", *map(str, (tmp_path / "b.csv", "--out", out, *more))]) == 1
+    assert main(["build", *map(str, (tmp_path / "b.jsonl", "--out", out, *more))]) == 1
     told = capsys.readouterr().err
-    assert "b.csv: line 2: messages: found 'hello', expected messages" in told
-    assert "prompt and completion" in told
+    assert "b.jsonl: line 1: messages: found 'hello', expected messages" in told
     chat = load_rules("bytes", str(tmp_path / "t.jinja"))
-    assert cl.build(tmp_path / "a.csv", tmp_path / "python", tokenizer="bytes", chat=chat).documents == 2
+    assert cl.build(tmp_path / "a.jsonl", tmp_path / "python", tokenizer="bytes", chat=chat).documents == 2
     same = cl.open_dataset(tmp_path / "python").manifest
     assert same.tracks_fingerprint() == found.manifest.tracks_fingerprint()
     assert same.stream_fingerprint() == found.manifest.stream_fingerprint()

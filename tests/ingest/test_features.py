@@ -37,21 +37,11 @@ WANTED = [
 COLUMNS = Columns(span_fields={"concepts": "label"}, metadata="metadata", metadata_columns=("kind",))
 
 
-def write(folder: Path, suffix: str, rows: list[dict[str, Any]], features: dict[str, Any], where: str) -> Path:
-    """where: "schema" or "info", which is dataset_info.json."""
+def write(folder: Path, rows: list[dict[str, Any]], features: dict[str, Any]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     info = json.dumps({"info": {"features": features}})
-    table = pa.Table.from_pylist(rows)
-    if where == "info":
-        (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
-    else:
-        table = table.replace_schema_metadata({"huggingface": info})
-    if suffix == "parquet":
-        pq.write_table(table, folder / "a.parquet")
-    else:
-        with pa.ipc.new_stream(folder / "a.arrow", table.schema) as stream:
-            stream.write_table(table)
-    return folder / f"a.{suffix}"
+    pq.write_table(pa.Table.from_pylist(rows).replace_schema_metadata({"huggingface": info}), folder / "a.parquet")
+    return folder / "a.parquet"
 
 
 def concepts(out: Path) -> list[tuple[str, list[str]]]:
@@ -61,11 +51,9 @@ def concepts(out: Path) -> list[tuple[str, list[str]]]:
     return [(bytes(ds.tokens(a, b).tolist()).decode(), [names[i] for i in ids]) for a, b, ids in places]
 
 
-@pytest.mark.parametrize("where", ["schema", "info"])
-@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
 @pytest.mark.parametrize("vocabulary", [None, ["LOC", "PER"], ["x", "PER", "LOC"]])
-def test_labels_go_by_their_names(tmp_path: Path, suffix: str, where: str, vocabulary: list[str] | None) -> None:
-    path = write(tmp_path / "in", suffix, ROWS, FEATURES, where)
+def test_labels_go_by_their_names(tmp_path: Path, vocabulary: list[str] | None) -> None:
+    path = write(tmp_path / "in", ROWS, FEATURES)
     given = None if vocabulary is None else {"concepts": vocabulary}
     cl.build(path, tmp_path / "out", tokenizer="bytes", columns=COLUMNS, vocabularies=given)
     assert concepts(tmp_path / "out") == [("Bob", ["PER"]), ("Rome", ["LOC"])]
@@ -74,10 +62,10 @@ def test_labels_go_by_their_names(tmp_path: Path, suffix: str, where: str, vocab
 
 
 def test_labels_that_the_vocabulary_does_not_have(tmp_path: Path) -> None:
-    path = write(tmp_path / "in", "parquet", ROWS, FEATURES, "schema")
+    path = write(tmp_path / "in", ROWS, FEATURES)
     with pytest.raises(InputError, match="unknown concept 'LOC'"):
         cl.build(path, tmp_path / "out", tokenizer="bytes", columns=COLUMNS, vocabularies={"concepts": ["PER", "ORG"]})
-    path = write(tmp_path / "in", "parquet", [{**ROWS[0], "kind": 2}], FEATURES, "schema")
+    path = write(tmp_path / "in", [{**ROWS[0], "kind": 2}], FEATURES)
     with pytest.raises(InputError, match="kind: found label 2, expected one of 2"):
         cl.build(path, tmp_path / "out", tokenizer="bytes", columns=COLUMNS)
 
@@ -86,14 +74,14 @@ def test_lists_of_objects_as_datasets_stored_them_before_version_4(tmp_path: Pat
     rows = [{"text": "Bob", "metadata": {"more": {"label": [1, 0], "j": ["1", '"t"']}}}]
     inside = {"label": LABEL, "j": {"_type": "Json"}}
     features = {"text": TEXT, "metadata": {"more": {"_type": "Sequence", "feature": inside}}}
-    path = write(tmp_path / "in", "parquet", rows, features, "schema")
+    path = write(tmp_path / "in", rows, features)
     [(_, row)] = read_rows(find_sources([path])[0], None, pytest.fail)
     assert row["metadata"] == {"more": {"label": ["LOC", "PER"], "j": [1, "t"]}}
 
 
 def test_numbers_stay_numbers_where_they_are_asked_for(tmp_path: Path) -> None:
     rows = [{"text": "a", "kind": 1}, {"text": "b", "kind": 0}]
-    path = write(tmp_path / "in", "parquet", rows, {"kind": FEATURES["kind"]}, "schema")
+    path = write(tmp_path / "in", rows, {"kind": FEATURES["kind"]})
     cl.build(path, tmp_path / "out", tokenizer="bytes", columns=Columns(numbers={"kind": "f4"}))
     ds = cl.open_dataset(tmp_path / "out")
     assert [value.tolist() for value in ds.spans("kind", 0, ds.num_tokens).decode()] == [[1.0], [0.0]]
@@ -107,7 +95,7 @@ def test_annotations_go_by_the_names_and_numbers_by_the_numbers(nested: bool, tm
     if not nested:
         rows = [{"id": "a", **span, "kind": 1} for span in SPANS]
     features = {"kind": FEATURES["kind"], "spans": FEATURES["spans"], "label": LABEL}
-    given = [str(write(tmp_path / "more", "parquet", rows, features, "schema"))]
+    given = [str(write(tmp_path / "more", rows, features))]
     command = ["annotate", str(tmp_path / "ds"), *given, "--span-unit", "character", "--quiet", "--out"]
     words = [str(tmp_path / "out"), "--track", "concepts", "--column", "concepts=label", "--ignore-column", "kind"]
     assert main([*command, *words]) == 0
@@ -119,28 +107,27 @@ def test_annotations_go_by_the_names_and_numbers_by_the_numbers(nested: bool, tm
 
 
 def test_init_writes_the_names(tmp_path: Path) -> None:
-    path = write(tmp_path / "in", "arrow", ROWS, FEATURES, "schema")
+    path = write(tmp_path / "in", ROWS, FEATURES)
     assert main(["init", str(path), "--tokenizer", "bytes", "--out", str(tmp_path / "r.yaml"), "--quiet"]) == 0
     assert {*(tmp_path / "r.concepts.txt").read_text().split()} == {"PER", "LOC"}
     recipe = tmp_path / "r.yaml"
     recipe.write_text(recipe.read_text().replace("#ignore-column", "ignore-column"))
     assert main(["build", "--recipe", str(recipe), "--quiet"]) == 0
-    assert concepts(tmp_path / "data" / "in") == [("Bob", ["PER"]), ("Rome", ["LOC"])]
+    assert concepts(tmp_path / "data" / "a") == [("Bob", ["PER"]), ("Rome", ["LOC"])]
 
 
 CALLS = "{% for m in messages %}{{ m.content }}{% for c in m.calls or [] %}{{ c | tojson }}{% endfor %}|{% endfor %}"
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
 @pytest.mark.parametrize("extension", [True, False])
-def test_json_in_conversations_is_decoded(tmp_path: Path, suffix: str, extension: bool) -> None:
+def test_json_in_conversations_is_decoded(tmp_path: Path, extension: bool) -> None:
     from conceptloader.ingest.records.chat import ChatRules
 
     said = {"role": "assistant", "content": "b", "calls": ['{"city": "Z", "limit": null}', "7"]}
     rows = [{"messages": [{"role": "user", "content": "a", "calls": None}, said]}] * 2
     rows += [{"messages": [{"role": "user", "content": "a", "calls": None}]}]  # no answer: bad
     item = {"role": TEXT, "content": TEXT, "calls": {"_type": "List", "feature": {"_type": "Json"}}}
-    path = write(tmp_path / "in", suffix, rows, {"messages": {"_type": "List", "feature": item}}, "schema")
+    path = write(tmp_path / "in", rows, {"messages": {"_type": "List", "feature": item}})
     if extension:  # as a column's own type
         table = pa.table({"messages": pa.array([[json.dumps(m) for m in row["messages"]] for row in rows])})
         table = pa.table({"messages": table["messages"].cast(pa.list_(pa.json_()))})
@@ -159,7 +146,7 @@ def test_json_in_conversations_is_decoded(tmp_path: Path, suffix: str, extension
 
 def test_json_that_is_none_is_an_error(tmp_path: Path) -> None:
     rows = [{"text": "a", "metadata": {"a": "{"}}]
-    path = write(tmp_path / "in", "parquet", rows, FEATURES, "schema")
+    path = write(tmp_path / "in", rows, FEATURES)
     with pytest.raises(InputError, match=r"row 0: found '{' in a column of Json"):
         cl.build(path, tmp_path / "out", tokenizer="bytes")
 

@@ -47,7 +47,7 @@ def annotate(
 
     Args:
         dataset: Directory of a dataset.
-        inputs: Jsonl (also .gz, .zst), CSV or parquet files of annotations in any order, see docs/annotations.md;
+        inputs: Jsonl (also .gz, .zst) or parquet files of annotations in any order, see docs/annotations.md;
             documents without one are gaps. An annotation of a whole document holds its eos, too. Memory is bounded for
             any size.
         out: Directory of the new one, or of the same build that was interrupted.

@@ -19,7 +19,7 @@ from conceptloader.ingest.annotate.join import as_batch, found_batch, schema
 from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.database import PROBLEM
 from conceptloader.ingest.records.inputs import Source
-from conceptloader.ingest.records.lines import is_csv, read_blocks
+from conceptloader.ingest.records.lines import read_blocks
 from conceptloader.ingest.records.records import read_record
 from conceptloader.ingest.records.table import read_row_groups, rows_of
 from conceptloader.ingest.records.vocabulary import Concepts
@@ -96,7 +96,7 @@ class Rows:
                     rows.append((number, read_record(line)))
                 except ValueError as error:
                     bad.append((number, str(error)))
-            table = None if is_csv(source.path) else self._parser.batch_of([row for _, row in rows])
+            table = self._parser.batch_of([row for _, row in rows])
             if table is not None:
                 found, odd = self._parser.parse_batch(table)
                 for one in found:
@@ -121,10 +121,9 @@ class Rows:
     def _singly(self, k: int, rows: Iterable[_Row], bad: list[tuple[int, str]]) -> Iterator[Any]:
         """Of some rows of a file; what is wrong with them is reported at the end, in order with the rows in `bad`."""
         source, found, size = self._sources[k], list[tuple[Any, ...]](), 0
-        texts = is_csv(source.path)
         for number, row in rows:
             try:
-                document, external, spans, content = self._parser.parse(self._parser.texts(row) if texts else row)
+                document, external, spans, content = self._parser.parse(row)
             except ValueError as error:
                 bad.append((number, str(error)))
                 continue

@@ -1,7 +1,6 @@
 """Annotations as they stand in jsonl or parquet files, turned into items: document, [start, end), record."""
 
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.layout import MAX_RECORD_BYTES
 from conceptloader.ingest.records.columns import OWN_TEXT, own_text
 from conceptloader.ingest.records.documents import check_id, check_own
-from conceptloader.ingest.records.records import parse_value
 from conceptloader.ingest.records.vocabulary import Concepts
 
 WHOLE = (1 << 62) - 1  # the end of an annotation of a whole document
@@ -35,7 +33,7 @@ class RowParser:
     `spans`, a list of {start, end, V}, or start, end and V itself, or only V, which then belongs to the whole
     document. V is `concepts`, a list of names or ids, for codec concepts, and `scores`, if the track has any; for other
     codecs it is `value`. columns: what these are called in the rows, where that differs; in columns that stand for
-    `concepts` and `scores`, one may stand without a list, and in rows of CSV it does. `content`, only if named there,
+    `concepts` and `scores`, one may stand without a list. `content`, only if named there,
     is the text of the document, or the list of its tokens, to be compared with the dataset's. Next to start and end,
     one of OWN_TEXT is the text of the span.
 
@@ -56,8 +54,6 @@ class RowParser:
                 "columns", repr(unknown[0]), f"some of {', '.join(sorted(ours))}", "correct --column OURS=THEIRS"
             )
         self._label = "concepts" in columns  # which may hold a single one
-        self._numbers = {"document", "start", "end", "scores"} | ({"value"} if self._scalars else set())
-        self._numbers |= {"concepts"} if concepts is not None and not concepts.ids else set()
         self._theirs, self._ours = columns, {theirs: name for name, theirs in columns.items()}
         self._known, self.ignored = frozenset({*ours, *columns, *OWN_TEXT}), frozenset(ignored)
         spans = columns.get("spans", "spans") + "."
@@ -68,16 +64,6 @@ class RowParser:
         # Labels of `datasets` in these are numbers, not names.
         self.values = [columns.get(name, name) for name in ("value", "spans")] if concepts is None else []
         self.unseen = set(columns.values())  # of the columns that were named, those that no row had so far
-
-    def texts(self, row: Mapping[str, str]) -> Mapping[str, Any]:
-        """A row of CSV, whose values are all texts, for `parse`: empty ones are not there, and some are numbers."""
-        found: dict[str, Any] = {name: value for name, value in self._renamed(row, self.ignored).items() if value}
-        for name in self._numbers & found.keys():
-            with suppress(ValueError):  # `parse` says what is wrong with it
-                found[name] = parse_value(found[name])
-        for name in {"concepts", "scores"} & found.keys():
-            found[name] = [found[name]]
-        return {self._theirs.get(name, name): value for name, value in found.items()}
 
     def parse(self, row: Mapping[str, Any]) -> tuple[int | None, str, list[Annotation], int]:
         """(number of the document, or None; its external id, or ""; annotations; `digest` of its content, or 0).

@@ -14,8 +14,8 @@ _SMALL, _FEW = 1 << 20, 1000  # shards below this size may not be more than so m
 class Piece(NamedTuple):
     """A part of input file `source`.
 
-    It is bytes [begin, end) of lines, row groups [begin, end) of a parquet file, or, as [0, 0), a whole compressed or
-    CSV file. A line belongs to the piece that holds its first byte.
+    It is bytes [begin, end) of lines, row groups [begin, end) of a parquet file, or, as [0, 0), a whole compressed
+    file. A line belongs to the piece that holds its first byte.
     """
 
     source: int

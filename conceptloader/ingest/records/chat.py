@@ -145,7 +145,7 @@ class ChatParser:
         self._unprinted = Unprinted(lambda messages, tools: self._render(messages, tools)[0])
 
     def parse(self, rows: Any) -> RowBatch:
-        """rows: lines of JSON, rows of CSV, or a pyarrow table. Raises: BadRow."""
+        """rows: lines of JSON, or a pyarrow table. Raises: BadRow."""
         documents: list[dict[str, Any]] = []
         self._batch = found = RowBatch([], None, None, {})
         self._tokenizer.spelled.clear()
@@ -184,7 +184,7 @@ class ChatParser:
         """The messages of a column, and whether each is trained on, without the fields that are ignored."""
         given = record.get(column)
         if not isinstance(given, list) or not given:
-            expected = "messages, each with role and content (CSV, which has no lists, may have prompt and completion)"
+            expected = "messages, each with role and content"
             raise ValueError(f"{column}: found {given!r:.100}, expected {expected}")
         for k, message in enumerate(given):
             where = f"{column}[{k}]"

@@ -1,7 +1,6 @@
 """What `datasets` says that values of a table mean: names of its labels, and text that is JSON."""
 
 import json
-import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -9,27 +8,19 @@ from conceptloader.errors import InputError
 from conceptloader.ingest.parquet import is_list, is_text, list_parts
 from conceptloader.ingest.records.records import parse_value
 
-INFO = "dataset_info.json"
-
 
 def features_of(path: str, schema: Any) -> dict[str, Any]:
-    """The features of the columns of a file, by name: those in its folder's dataset_info.json, or in its own schema.
+    """The features of the columns of a file, by name, that its schema keeps.
 
     Raises: InputError.
     """
-    beside = os.path.join(os.path.dirname(path), INFO)
     found: dict[str, Any] = {}
-    where = path
     try:
         if text := (schema.metadata or {}).get(b"huggingface"):
             found |= json.loads(text).get("info", {}).get("features") or {}
-        if os.path.exists(beside):
-            where = beside
-            with open(beside, "rb") as file:
-                found |= json.loads(file.read()).get("features") or {}
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError) as error:
         raise InputError(
-            where,
+            path,
             f"no readable features of datasets ({error})",
             "the features that datasets writes",
             "write the files again with datasets: Dataset.to_parquet",

@@ -15,7 +15,7 @@ from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.format.write.build import OtherBuild
 from conceptloader.ingest.files import EXPECTED, input_files, kind_of
 from conceptloader.ingest.parquet import row_groups
-from conceptloader.ingest.records.lines import MAX_LINE_BYTES, is_csv, read_blocks
+from conceptloader.ingest.records.lines import MAX_LINE_BYTES, read_blocks
 from conceptloader.ingest.records.records import read_record
 from conceptloader.ingest.records.table import read_objects
 from conceptloader.storage.durable import write_file
@@ -32,8 +32,7 @@ class Source:
     """One input file.
 
     name: path relative to the directory that all inputs share, so that a moved corpus gives the same build.
-    compression: None, "gz" or "zst". row_groups: stored bytes of each row group of a parquet file or batch of an Arrow
-    file, else None.
+    compression: None, "gz" or "zst". row_groups: stored bytes of each row group of a parquet file, else None.
     sample: xxh3-64 of pieces spread over the file; with `size` it tells a changed file without reading all of it.
     stamp: (modification, change of status, inode, device) as found before anything was read, times in ns.
     """
@@ -48,8 +47,8 @@ class Source:
 
     @property
     def whole(self) -> bool:
-        """It cannot be cut: lines of CSV may be parts of a row."""
-        return self.compression is not None or is_csv(self.path)
+        """It cannot be cut."""
+        return self.compression is not None
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "size": self.size, "sample": self.sample}

@@ -1,19 +1,13 @@
 """Lines of a file, of a part of a file or of a compressed file, in blocks of bounded size."""
 
-import csv
 import gzip
-import logging
-import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, BinaryIO
 
 from conceptloader.base.packages import need
 from conceptloader.errors import InputError
-
-log = logging.getLogger(__name__)
 
 CHUNK = 1 << 20
 MAX_LINE_BYTES = 256 << 20
@@ -69,120 +63,19 @@ def read_lines(
         ) from error
 
 
-@dataclass(frozen=True)
-class CsvRow:
-    """A row of a CSV file."""
-
-    names: list[str]
-    values: list[str]
-
-    def read(self) -> dict[str, str]:
-        """Raises: ValueError."""
-        if len(self.values) != len(self.names):
-            raise ValueError(
-                f"found {len(self.values)} values, expected {len(self.names)}, one for each column; put quotes around "
-                "values that have separators in them"
-            )
-        if self.values == self.names:
-            raise ValueError("found the names of the columns again, expected values; remove what joined files repeat")
-        try:
-            "".join(self.values).encode("utf-8")
-        except UnicodeEncodeError:
-            raise ValueError("found bytes that are not UTF-8, expected UTF-8; convert the file") from None
-        return dict(zip(self.names, self.values, strict=True))
-
-
 def read_blocks(
     path: str, compression: str | None, limit: int, begin: int = 0, end: int | None = None
-) -> Iterator[tuple[list[int], Sequence["bytes | CsvRow"], int]]:
-    """(numbers of the lines in which the rows begin, the first of the piece being 1; rows; stored bytes) in blocks.
+) -> Iterator[tuple[list[int], Sequence[bytes], int]]:
+    """(numbers of the lines, the first of the piece being 1; lines, blank ones skipped; stored bytes) in blocks.
 
-    Rows are lines of JSON, blank ones skipped, or of CSV, which is read as a whole. Raises: see `read_lines`.
+    Raises: see `read_lines`.
     """
     number = last = 0
-    if is_csv(path):
-        for rows, at in read_csv(path, compression, limit):
-            yield [number for number, _ in rows], [row for _, row in rows], at - last
-            last = at
-        return
     for lines, at in read_lines(path, begin, end, compression, limit):
         some = [i for i, line in enumerate(lines) if line and not line.isspace()]
         kept = lines if len(some) == len(lines) else [lines[i] for i in some]
         yield [number + i + 1 for i in some], kept, at - last
         number, last = number + len(lines), at
-
-
-def is_csv(path: str) -> bool:
-    return bool(_separator(path))
-
-
-def _separator(path: str) -> str:
-    """Between the values of a row, by the last suffix but that of a compression; empty for other files."""
-    suffix = os.path.splitext(path.lower().removesuffix(".gz").removesuffix(".zst"))[1]
-    return {".csv": ",", ".tsv": "\t"}.get(suffix, "")
-
-
-def read_csv(path: str, compression: str | None, limit: int) -> Iterator[tuple[list[tuple[int, CsvRow]], int]]:
-    """(line in which a row begins, row) in blocks, each with the stored bytes consumed so far.
-
-    The first row names the columns; .tsv has tabs between values. The rest as in `read_lines`, also for a row over
-    several lines.
-    """
-    at = begun = 0
-
-    def lines() -> Iterator[str]:
-        nonlocal at
-        for block, at in read_lines(path, compression=compression, limit=limit):  # noqa: B007 - read below
-            yield from (line.decode("utf-8", "surrogateescape") + "\n" for line in block)
-
-    csv.field_size_limit(limit)
-    reader = csv.reader(lines(), delimiter=_separator(path), strict=True)
-    try:
-        names: list[str] = next(filter(None, reader), [])
-        begun, expected = reader.line_num, ""
-        if len(set(names)) < len(names):
-            expected = "each name once; rename one"
-        elif len(names) == 1 and set(",;|\t") & set(names[0]):
-            expected = "commas between values (tabs in a .tsv file); convert the file, or rename it"
-        elif not "".join(names).isprintable():
-            expected = "names that can be printed, in UTF-8; convert the file"
-        if expected:
-            raise InputError.saying(f"{path}: line {begun}", f"found columns {', '.join(names)!a}, expected {expected}")
-        rows, sent = [], 0
-        for values in reader:
-            if values:
-                rows.append((begun + 1, CsvRow(names, values)))
-            begun = reader.line_num
-            if at > sent and len(rows) >= 256:
-                yield rows, at
-                rows, sent = [], at
-        if rows:
-            yield rows, at
-        if names and compression is None:
-            _check_end(path, begun)
-    except csv.Error as error:
-        if "field limit" in str(error):
-            raise InputError(
-                f"{path}: line {begun + 1}",
-                f"a value of more than {limit} characters",
-                f"at most {limit:,} characters a value",
-                "end it with a quote, split the document, or raise --max-line-bytes",
-            ) from error
-        raise InputError(
-            f"{path}: line {begun + 1}",
-            f"a row of broken CSV ({error})",
-            'rows with quotes around values that have line feeds, and "" for a quote',
-            "correct the row: --bad-records cannot skip it",
-        ) from error
-
-
-@lru_cache(maxsize=1 << 10)
-def _check_end(path: str, line: int) -> None:
-    """Warn, once, of a last line that has no end: a file truncated within its last value shows no other sign."""
-    with open(path, "rb") as file:
-        file.seek(-1, os.SEEK_END)
-        if file.read(1) not in b"\r\n":
-            log.warning("%s: line %d has no end: check that the file was not truncated", path, line)
 
 
 def lines_before(path: str, offset: int) -> int:

@@ -1,4 +1,4 @@
-"""Rows of a build's input to batches, column by column: of Parquet and Arrow files, or objects of JSON."""
+"""Rows of a build's input to batches, column by column: of Parquet files, or objects of JSON."""
 
 import gc
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

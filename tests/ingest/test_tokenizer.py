@@ -101,9 +101,9 @@ def test_eos(folder: Path) -> None:
     assert load_tokenizer(str(path), "cat").eos_id == train().token_to_id("cat")
     assert load_tokenizer(str(path), "270").eos_id == load_tokenizer(str(path), 270).eos_id == 270
     assert load_tokenizer(str(path), "7").eos_id == train().token_to_id("7")  # a token first, an id else
-    for config in ({"eos_token": "cat"}, {"eos_token": {"content": "cat"}}):
+    for config in ({"eos_token": "<|endoftext|>"}, {"eos_token": {"content": "<|endoftext|>"}}):
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
-        assert load_tokenizer(str(folder)).eos_id == train().token_to_id("cat")
+        assert load_tokenizer(str(folder)).eos_id == eos
         assert load_tokenizer(str(folder), "the").eos_id == train().token_to_id("the")
     for wrong in ("nothing", "5000", 5000):
         with raises(ConfigError, "eos"):

@@ -6,7 +6,6 @@ import os
 from array import array
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from importlib import import_module
 from itertools import chain
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -23,7 +22,7 @@ from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
 from conceptloader.ingest.records.batch import Ragged
 from conceptloader.ingest.records.fast import Fast, fast_of
-from conceptloader.ingest.records.tokenizer_folder import TokenizerFolder, adds_to
+from conceptloader.ingest.records.tokenizer_folder import TokenizerFolder
 from conceptloader.storage.reads import read_file
 
 log = logging.getLogger(__name__)
@@ -178,28 +177,14 @@ class FileTokenizer:
             places[:, 0], places[:, 1] = characters[ends - sizes] - 1, characters[ends - 1]
         return True
 
-    def guess_eos(self, path: str, folder: TokenizerFolder | None, ends: bool) -> None:
-        """Take the usual name that the vocabulary has for the eos. folder: that names none, but may name it otherwise.
-
-        Raises: ConfigError for several of them, or one that the folder has another use for, if it `ends`.
-        """
+    def guess_eos(self, path: str, ends: bool) -> None:
+        """Take the usual name that the vocabulary has for the eos. Raises: ConfigError for several, if it `ends`."""
         usual = [name for name in EOS_NAMES if self.id_of(name) is not None]
         if len(usual) > 1 and ends:
-            raise ConfigError(
-                f"{path}: eos",
-                ", ".join(usual),
-                "a single token for the end of a document",
-                "pass one of them as --eos",
-            )
-        name = usual[0] if len(usual) == 1 else ""
-        role = next((role for role, token in folder.tokens.items() if token == name), "") if folder else ""
-        if role and ends:
-            found = f"none, but {name!r}, which is the {role}, has a usual name of one"
-            raise ConfigError(f"{path}: eos", found, "the token that ends documents", "pass --eos TOKEN")
-        if name and not role:
-            self.eos_id, self.guessed = self.id_of(name), name
-            if folder:
-                log.warning("%s names no eos: %s is taken for it, by its name (--eos)", folder.path, name)
+            expected = "a single token for the end of a document"
+            raise ConfigError(f"{path}: eos", ", ".join(usual), expected, "pass one of them as --eos")
+        if len(usual) == 1:
+            self.eos_id, self.guessed = self.id_of(usual[0]), usual[0]
 
     def unknown_id(self) -> int | None:
         """The id of characters that the model does not know, if it has one for them."""
@@ -283,18 +268,30 @@ def load_tokenizer(
             "bytes, a tokenizer.json, a transformers folder, or hub:OWNER/NAME",
             "pass --tokenizer bytes, the path of a tokenizer.json, or hub:OWNER/NAME",
         )
-    definition = folder.definition() if folder is not None else read_file(path, 1 << 30)
-    if definition is None:
-        definition, path = _convert(source), source
+    if not os.path.exists(path):
+        raise ConfigError(
+            f"tokenizer {source}",
+            "a folder without tokenizer.json",
+            "a folder that transformers saved",
+            f"save what it makes of it: AutoTokenizer.from_pretrained({source!r}).save_pretrained(NEW), and pass NEW",
+        )
+    definition = read_file(path, 1 << 30).removeprefix(b"\xef\xbb\xbf")
     found = FileTokenizer(_without_dropout(definition, path), path, eos)
-    if eos is None:
-        found.guess_eos(path, folder, ends)
-    if folder is not None and path != source:
+    if folder is not None:
+        folder.check(definition)
         folder.complete(found.template)
         if not compared:
-            folder.compare(definition, found.name_of(found.eos_id) if eos is None else None)
-    elif folder is None and found.definition is not None and adds_to(path, found.definition):
-        log.warning("%s: files next to it say more of its tokens, which are not read: give the folder", path)
+            folder.compare(definition)
+    elif os.path.basename(path) == "tokenizer.json":
+        try:
+            TokenizerFolder(os.path.dirname(path)).check(definition)
+        except InputError as error:
+            log.warning("%s is taken as it is, which its folder is not: %s", path, error)
+    if eos is None and folder is not None and folder.says and ends:
+        fix = "pass --eos TOKEN, or --no-eos to append none"
+        raise ConfigError(f"{source}: eos", "a folder that names no eos_token", "the token that ends documents", fix)
+    if eos is None and not (folder is not None and folder.says):
+        found.guess_eos(path, ends)
     _loaded[found.definition, found.eos_id] = found
     return found
 
@@ -421,32 +418,3 @@ def find_token(tokenizer: TextTokenizer | None, token: str | None, option: str) 
             f"pass {option} with a token or id of the tokenizer",
         )
     return found
-
-
-def _convert(folder: str) -> bytes:
-    """The tokenizer.json of a folder that has none, by transformers."""
-    if not TokenizerFolder(folder).says and not any(name.endswith(".model") for name in os.listdir(folder)):
-        expected = "tokenizer.json, or what transformers saves for others"
-        raise ConfigError(
-            f"tokenizer {folder}", "a folder without a tokenizer", expected, "pass the folder or file of a tokenizer"
-        )
-    try:
-        transformers: Any = import_module("transformers")
-    except ImportError as error:
-        raise ConfigError(
-            f"tokenizer {folder}",
-            "no tokenizer.json",
-            "a tokenizer.json, or the transformers package to convert the folder",
-            "run `pip install transformers`, or pass --tokenizer a tokenizer.json",
-        ) from error
-    try:
-        fast = transformers.AutoTokenizer.from_pretrained(folder, use_fast=True, local_files_only=True)
-        definition: str = fast.backend_tokenizer.to_str()
-    except Exception as error:  # whatever its many backends raise
-        raise InputError(
-            f"tokenizer {folder}",
-            f"a folder that cannot be converted ({error})",
-            "a transformers folder",
-            "write it again with tokenizer.save_pretrained, or pass a tokenizer.json as --tokenizer",
-        ) from error
-    return definition.encode("utf-8")

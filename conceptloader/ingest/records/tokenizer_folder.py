@@ -1,22 +1,19 @@
-"""What a tokenizer's folder says, as transformers reads it: tokenizer.json, and what the files next to it change."""
+"""What the folder of a tokenizer says besides its tokenizer.json, and whether transformers gives the same ids."""
 
 import json
 import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from conceptloader.base.hashing import fingerprint
 from conceptloader.errors import InputError
-from conceptloader.storage.reads import read_file
 
 log = logging.getLogger(__name__)
 
-_NAMED = "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"
 _PLAIN_CLASSES = "PreTrainedTokenizerFast", "TokenizersBackend"  # which take tokenizer.json as it is
 _FLAGS = "single_word", "lstrip", "rstrip", "normalized", "special"
 # What tokenizers cut differently: white space, digits, contractions, forms of Unicode, scripts, bytes without a letter.
@@ -46,14 +43,9 @@ class TokenizerFolder:
         self.config = config if "added_tokens_decoder" in config else {**config, **old}  # as transformers reads them
         extra = self.config.get("extra_special_tokens") or self.config.get("additional_special_tokens") or []
         named = extra if isinstance(extra, dict) else {}
-        roles = {
-            name: one for name, one in {**self.config, **named}.items() if name.endswith("_token") or name in named
-        }
-        self.tokens = {name: text for name, one in {**old, **roles}.items() if (text := _content(one)) is not None}
-        self._special = [
-            roles[name] for name in dict.fromkeys([*_NAMED, *roles]) if _content(roles.get(name)) is not None
-        ]
-        self._special += [] if named else list(extra)
+        roles = {**old, **{name: one for name, one in self.config.items() if name.endswith("_token")}, **named}
+        self.tokens = {name: text for name, one in roles.items() if (text := _content(one)) is not None}
+        self._named = [*self.tokens.values(), *([] if named else map(_content, extra))]
 
     @property
     def says(self) -> bool:
@@ -61,75 +53,28 @@ class TokenizerFolder:
         names = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json"
         return any(os.path.exists(os.path.join(self.path, name)) for name in names)
 
-    def definition(self) -> bytes | None:
-        """tokenizer.json with the tokens that the other files add, its bytes as they are if they add none.
-
-        None if there is no tokenizer.json. Raises: InputError.
-        """
-        path = os.path.join(self.path, "tokenizer.json")
-        if not os.path.exists(path):
-            return None
-        definition = read_file(path, 1 << 30).removeprefix(b"\xef\xbb\xbf")
-        if not self.says:
-            return definition
+    def check(self, definition: bytes) -> None:
+        """Raise InputError if the other files name a token that tokenizer.json has not, or has otherwise."""
         try:
-            found = json.loads(definition)
-            added, vocabulary = found.setdefault("added_tokens", []), found["model"].get("vocab", {})
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return definition  # no tokenizer, which whoever loads it says
-        try:
-            changed = self._merge(added, vocabulary)
-        except InputError:
-            raise
+            there = {token["content"]: token for token in json.loads(definition).get("added_tokens", [])}
+            named: dict[Any, tuple[int | None, Any]] = {name: (None, {}) for name in self._named}
+            decoder = self.config.get("added_tokens_decoder")
+            if decoder is not None:
+                named |= {token["content"]: (int(number), token) for number, token in decoder.items()}
+            else:
+                named |= {name: (int(number), {}) for name, number in self._read("added_tokens.json").items()}
+            for name, (number, token) in named.items():
+                found = there.get(name)
+                flags = {flag: bool(token[flag]) for flag in _FLAGS if flag in token}
+                if found is None or number not in (None, found["id"]) or not flags.items() <= found.items():
+                    said = f"the token {name!r}{'' if number is None else f' with id {number}'} {flags or ''}".strip()
+                    expected = f"what its tokenizer.json has: {found or 'no such token'!s:.200}"
+                    raise InputError(f"tokenizer {self.path}", said, expected, self._remedy)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(
-                self.path,
-                f"added tokens that cannot be read ({error!r})",
-                "tokens by id",
-                "write the folder again with tokenizer.save_pretrained",
-            ) from error
-        return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode("utf-8") if changed else definition
-
-    def _merge(self, added: list[dict[str, Any]], vocabulary: Any) -> bool:
-        """Complete the added tokens of a tokenizer.json, in the order of transformers. Returns: whether they change."""
-        pieces = vocabulary if isinstance(vocabulary, dict) else {piece: i for i, (piece, _) in enumerate(vocabulary)}
-        known, special = {token["content"]: token for token in added}, {_content(one) for one in self._special}
-        changed = False
-        for number, token in self._additions(known, special):
-            content, there = token["content"], known.get(token["content"])
-            highest = max((one["id"] for one in known.values()), default=-1)
-            next_id = highest + 1 if highest >= len(pieces) else len(pieces)
-            given = there["id"] if there is not None else pieces.get(content, next_id)
-            if number is not None and number != given:
-                raise InputError(
-                    self.path,
-                    f"token {content!r} with id {number}",
-                    f"{given}, which is its id by tokenizer.json",
-                    self._remedy,
-                )
-            if there is None:
-                known[content] = {"id": given, **token, "special": token["special"] or content in special}
-                added.append(known[content])
-                changed = True
-            elif any(there.get(flag) != token[flag] for flag in _FLAGS):
-                there.update(token, special=token["special"] or content in self.tokens.values())
-                changed = True
-        return changed
-
-    def _additions(
-        self, known: dict[str, Any], special: set[str | None]
-    ) -> Iterator[tuple[int | None, dict[str, Any]]]:
-        """(id, token) of what the other files say of added tokens; the id is None where they say none."""
-        decoder = self.config.get("added_tokens_decoder")
-        if decoder is not None:
-            given = {int(number): _token(token, False) for number, token in decoder.items()}
-        else:
-            named = self._read("added_tokens.json").items()
-            given = {int(i): _token(name, name in special) for name, i in named if name not in known}
-        yield from sorted(given.items(), key=lambda one: one[0])
-        for one in self._special:
-            if _content(one) not in known:
-                yield None, _token(one, True)
+            if isinstance(error, InputError):
+                raise
+            fix = "write the folder again with tokenizer.save_pretrained"
+            raise InputError(self.path, f"added tokens that cannot be read ({error!r})", "tokens by id", fix) from error
 
     def complete(self, template: tuple[list[str], list[str]]) -> None:
         """Change what stands before and after a text as add_bos_token and add_eos_token say, which overrule it."""
@@ -137,19 +82,17 @@ class TokenizerFolder:
             if f"add_{role}" in self.config and role in self.tokens:
                 added[:] = [self.tokens[role]] if self.config[f"add_{role}"] else []
 
-    def compare(self, definition: bytes, eos: str | None) -> None:
-        """Raise InputError if AutoTokenizer gives other ids than this tokenizer.json, or has another eos.
-
-        eos: its name, None for any. Without transformers, raise for what only it knows how to read, and warn where it
-        might read another tokenizer.
-        """
+    def compare(self, definition: bytes) -> None:
+        """Raise InputError if AutoTokenizer gives other ids than this tokenizer.json; without transformers, warn."""
         if not self.says:
             return
         if find_spec("transformers") is None:
-            self._judge(definition)
+            if (kind := self.config.get("tokenizer_class", _PLAIN_CLASSES[0])) not in _PLAIN_CLASSES:
+                what = "tokenizer %s: its class %s may give other ids than tokenizer.json: `pip install transformers`"
+                log.warning(f"{what}, and they are compared", self.path, kind)
             return
         files = {entry.name: entry.stat().st_mtime_ns for entry in os.scandir(self.path)}
-        key = fingerprint([self.path, files, eos, definition.decode("utf-8")])
+        key = fingerprint([self.path, files, definition.decode("utf-8")])
         if key in _same:
             return
         # With the options of this one, as multiprocessing does, and imports from where this one does.
@@ -174,34 +117,7 @@ class TokenizerFolder:
                 f"{found['theirs']}, those of transformers' AutoTokenizer",
                 self._remedy,
             )
-        elif None not in (eos, found["eos"]) and eos != found["eos"]:
-            raise InputError(
-                f"tokenizer {self.path}",
-                f"eos {eos!r}, since the folder names none",
-                f"{found['eos']!r}, that of transformers' AutoTokenizer",
-                "pass --eos TOKEN",
-            )
         _same.add(key)
-
-    def _judge(self, definition: bytes) -> None:
-        kind = str(self.config.get("tokenizer_class", _PLAIN_CLASSES[0]))
-        before = json.loads(definition).get("pre_tokenizer") or {}
-        parts = [part for part in before.get("pretokenizers", [before]) if "add_prefix_space" in part]
-        wanted = self.config.get("add_prefix_space")
-        if wanted is not None and any(part["add_prefix_space"] != wanted for part in parts):
-            raise InputError(
-                f"tokenizer {self.path}",
-                f"add_prefix_space {wanted} in tokenizer_config.json, and {not wanted} in tokenizer.json",
-                "the same, or transformers to say what it makes of them",
-                f"pip install transformers; or give {self.path}/tokenizer.json to take that file as it is",
-            )
-        if kind not in _PLAIN_CLASSES:
-            log.warning(
-                "tokenizer %s: its class %s may read it differently than its tokenizer.json says; with transformers "
-                "installed, this is compared",
-                self.path,
-                kind,
-            )
 
     @property
     def _remedy(self) -> str:
@@ -241,29 +157,10 @@ class TokenizerFolder:
         return found
 
 
-def adds_to(path: str, definition: bytes) -> bool:
-    """Whether files next to a tokenizer.json change what it means."""
-    if os.path.basename(path) != "tokenizer.json":
-        return False
-    try:
-        found = TokenizerFolder(os.path.dirname(path)).definition()
-    except InputError:
-        return True
-    return found is not None and json.loads(found).get("added_tokens") != json.loads(definition).get("added_tokens")
-
-
 def _content(token: Any) -> str | None:
     """The text of a token, which is text or an object with its flags."""
     found = token.get("content") if isinstance(token, dict) else token
     return found if isinstance(found, str) else None
-
-
-def _token(token: Any, special: bool) -> dict[str, Any]:
-    """An added token as tokenizer.json has it, with the flags that transformers gives it by default."""
-    given = token if isinstance(token, dict) else {}
-    flags = {flag: bool(given.get(flag)) for flag in _FLAGS}
-    flags["special"] |= special
-    return {"content": _content(token), **flags, "normalized": bool(given.get("normalized", not flags["special"]))}
 
 
 def difference() -> None:
@@ -292,4 +189,4 @@ def difference() -> None:
         if found != list(wanted):
             print("\n" + json.dumps({"text": text, "ours": found, "theirs": list(wanted)}))
             return
-    print("\n" + json.dumps({"eos": theirs.eos_token}))
+    print("\n{}")

@@ -1,17 +1,17 @@
-"""Building datasets with datatrove's executors, on one machine or a cluster: one shard per task.
+"""Building datasets with datatrove's executors, on one machine or a cluster.
 
-`ConceptStreamWriter` is the last step of a pipeline; `ConceptStreamFinalize` completes the dataset in a pipeline of one
-task that depends on it.
+`ConceptBuild` builds the shards of a task; `ConceptBuildFinish` completes the dataset in a pipeline of one task that
+depends on it.
 `ConceptIndexWriter` and `ConceptIndexJoin` do the same for its concept index. This package is not called datatrove,
 so that neither shadows the other.
 
-Open writer.py first.
+Open build.py first.
 """
 
 from conceptloader.base.packages import public
 
 _NAMES = {
+    "build": "ConceptBuild ConceptBuildFinish",
     "index": "ConceptIndexJoin ConceptIndexWriter",
-    "writer": "ConceptStreamFinalize ConceptStreamWriter",
 }
 __all__, __getattr__ = public(__name__, _NAMES)

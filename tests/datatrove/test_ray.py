@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+import conceptloader as cl
 from tests.datatrove import steps
-from tests.datatrove.test_writer import content
+from tests.datatrove.test_build import content
 from tests.scale import scaled
 
 
@@ -15,21 +16,22 @@ def test_ray_gives_the_same_bytes(tmp_path: Path) -> None:
     import ray
     from datatrove.executor import RayPipelineExecutor
 
-    from conceptloader.integrations.datatrove_lib import ConceptStreamFinalize
+    from conceptloader.integrations.datatrove_lib import ConceptBuild, ConceptBuildFinish
 
-    expected = steps.build(tmp_path / "local", workers=1)
-    out = tmp_path / "ray" / "ds"
-    logs = tmp_path / "ray" / "logs"
+    corpus = steps.write_corpus(tmp_path / "corpus")
+    cl.build(corpus, tmp_path / "own", **steps.OPTIONS)
+    out, logs = tmp_path / "ray" / "ds", tmp_path / "ray" / "logs"
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         first = RayPipelineExecutor(
-            [steps.Reader(), steps.writer(out)], tasks=steps.TASKS, workers=2, logging_dir=str(logs / "write"),
+            [ConceptBuild(corpus, out, **steps.OPTIONS)], tasks=steps.TASKS, workers=2, logging_dir=str(logs / "build"),
             mem_per_cpu_gb=0.2,
         )  # fmt: skip
         last = RayPipelineExecutor(
-            [ConceptStreamFinalize(out)], tasks=1, logging_dir=str(logs / "finalize"), depends=first, mem_per_cpu_gb=0.2
-        )
+            [ConceptBuildFinish(corpus, out, **steps.OPTIONS)], tasks=1, logging_dir=str(logs / "finish"),
+            depends=first, mem_per_cpu_gb=0.2,
+        )  # fmt: skip
         last.run()
     finally:
         ray.shutdown()
-    assert content(out) == content(expected)
+    assert content(out) == content(tmp_path / "own")

@@ -122,6 +122,8 @@ def _special_tokens(job: ShardJob) -> SpecialTokens | None:
 def write_shard(job: ShardJob, report: Tell) -> None:
     """Write one shard. Reports a Progress after each batch. Raises: InputError that names file and line or row."""
     build = open_writer(job.directory)
+    if build.is_finished(job.shard):  # meanwhile, by another attempt of the task that has it
+        return
     with build.shard(job.shard) as writer:
         filler = filler_of(job, writer, Doubled(job.asked if job.shard == 0 else ()))
         for numbers in build.plan[job.shard]:

@@ -41,6 +41,7 @@ def build(
     shard_input_bytes: int | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
     workers: int = 1,
+    task: tuple[int, int] | None = None,
     unique_ids: bool = False,
     overwrite: bool = False,
     on_bad: Callable[[str, str, str], None] | None = None,
@@ -68,6 +69,8 @@ def build(
         shard_input_bytes: Input of a shard, in bytes as stored; by default for about 64 shards of 64 MiB to 16 GiB.
         max_line_bytes: Longest line of a text file, in bytes.
         workers: Processes; above 1, a script needs the usual `if __name__ == "__main__":`.
+        task: (number, tasks): write only the shards of this one of several tasks, which may run on other machines, and
+            no manifest. A call without it completes the dataset.
         unique_ids: Raise if a document has no id, or that of another one.
         overwrite: Replace the dataset or the build in `out`, once the new one is complete.
         on_bad: Called with (file, place, problem) for records that cannot be ingested, which are skipped then.
@@ -130,7 +133,7 @@ def build(
     )
     options = with_chat(options, chat)
     options = replace(options, vocabularies=with_labels(named, sources, options.columns))
-    return build_dataset(sources, out, options, workers=workers, overwrite=overwrite, on_bad=on_bad)
+    return build_dataset(sources, out, options, workers=workers, task=task, overwrite=overwrite, on_bad=on_bad)
 
 
 def with_chat(options: IngestOptions, chat: ChatRules | None) -> IngestOptions:

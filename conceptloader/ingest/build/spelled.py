@@ -21,13 +21,12 @@ def check_rule(build: Build, rule: str, shards: Iterable[int]) -> None:
     read_spelled(build, rule, sorted({*shards, *range(min(_FIRST, build.num_shards))}))
 
 
-def read_spelled(build: Build, rule: str | None, shards: Iterable[int] | None = None) -> Counter[str]:
-    """How often text of the finished shards spells each special token. rule: None for that of the first of them.
+def read_spelled(build: Build, rule: str, shards: Iterable[int] | None = None) -> Counter[str]:
+    """How often text of the finished shards, or only of `shards`, spells each special token.
 
-    shards: only these.
     Raises: ConfigError for a shard by another rule, FormatError for a record of a shard that is corrupt.
     """
-    found, written = Counter[str](), rule is None
+    found = Counter[str]()
     for shard in range(build.num_shards) if shards is None else shards:
         report = build.report(shard)
         kept = report.notes.get(NOTE) if report else None
@@ -42,15 +41,12 @@ def read_spelled(build: Build, rule: str | None, shards: Iterable[int] | None = 
                 "remove .shard.json of this shard, and run the same build again",
             )
             raise FormatError(f"{build.path}: shard {shard}", problem, expected, fix) from error
-        rule = known if rule is None else rule
         if known != rule:
             raise ConfigError(
                 f"{build.path}: special_tokens",
                 f"a shard by the rule {known!r}, whose text spells {next(iter(names), '')!r}",
                 repr(rule),
-                "build into a new directory, with the same --special-tokens in all tasks"
-                if written
-                else f"continue with --special-tokens {known}, or build into a new directory",
+                f"continue with --special-tokens {known} in all tasks, or build into a new directory",
             )
         found += names
     return found

@@ -1,19 +1,14 @@
 """Spans that got no token: counted by track, shown by example, refused above a limit."""
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from conceptloader.errors import FormatError, InputError
 from conceptloader.format.spec.columns import Ints
-from conceptloader.format.spec.manifest import Manifest
-from conceptloader.format.write.build import Build, open_writer
-from conceptloader.format.write.finalize import finalize
+from conceptloader.format.write.build import Build
 from conceptloader.ingest.align.units import UNITS
-from conceptloader.ingest.build.spelled import read_spelled
 from conceptloader.ingest.records.batch import RowBatch
-from conceptloader.storage.lock import build_lock
 
 ANSWERS = "answers of the assistant"  # in place of a track: of conversations, those of which no end is trained
 NOTE = "spans"  # the note of a shard's record that holds the counts
@@ -116,17 +111,3 @@ def check_losses(build: Build, limit: float) -> Losses:
     losses = read_losses(build)
     losses.check(limit, build.path, "finished shards are kept: the same command resumes from them")
     return losses
-
-
-def finalize_within(path: str | os.PathLike[str], max_unaligned_spans: float) -> Manifest:
-    """`finalize`, unless a track of the build has lost more than that part of its spans, or somebody builds there.
-
-    Raises: InputError naming track and examples, ConfigError for shards of several rules for special tokens, and what
-    `build_lock` and `finalize` raise.
-    """
-    build = open_writer(path)
-    with build_lock(build.path):
-        if all(build.is_finished(shard) for shard in range(build.num_shards)):
-            check_losses(build, max_unaligned_spans)
-            read_spelled(build, None)
-        return finalize(path)

@@ -1,0 +1,117 @@
+"""Builds by datatrove's local executor: tasks, workers, restarts and kills change no byte, and no line is lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import conceptloader as cl
+from conceptloader.errors import ConfigError, InputError
+from conceptloader.integrations.datatrove_lib import ConceptBuild, ConceptBuildFinish
+from tests.corpora.records import write_rows
+from tests.datatrove import steps
+from tests.ingest.test_special_tokens import with_marks
+from tests.raises import raises
+
+
+def content(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(path.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return steps.write_corpus(tmp_path_factory.mktemp("data") / "corpus")
+
+
+@pytest.fixture(scope="module")
+def expected(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What `conceptloader.build` writes."""
+    out = tmp_path_factory.mktemp("own") / "ds"
+    assert cl.build(corpus, out, **steps.OPTIONS).shards > steps.TASKS
+    return content(out)
+
+
+@pytest.mark.parametrize(("tasks", "workers"), [(1, 1), (3, 2), (9, 1)])
+def test_tasks_and_workers_change_no_byte(
+    corpus: Path, expected: dict[str, bytes], tmp_path: Path, tasks: int, workers: int
+) -> None:
+    assert content(steps.build(corpus, tmp_path, tasks, workers)) == expected
+
+
+def test_a_killed_task_and_two_attempts_of_one_leave_it_whole(
+    corpus: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    out = tmp_path / "ds"
+    command = [sys.executable, "-m", "tests.datatrove.steps", str(corpus), str(out)]
+    with subprocess.Popen([*command, "0", "1"], start_new_session=True, stderr=subprocess.DEVNULL) as process:
+        while not list(out.glob("*.shard.json")) and process.poll() is None:
+            time.sleep(0.001)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert not (out / "manifest.json").exists()
+    kept = {path.name: path.stat().st_mtime_ns for path in out.glob("*.shard.json")}
+    attempts = [subprocess.Popen([*command, str(task), "2"]) for task in (0, 0, 1, 0)]
+    assert [process.wait() for process in attempts] == [0] * 4
+    assert {name: (out / name).stat().st_mtime_ns for name in kept} == kept
+    ConceptBuildFinish(corpus, out, **steps.OPTIONS).run()
+    assert content(out) == expected
+    ConceptBuild(corpus, out, **steps.OPTIONS).run(rank=0, world_size=2)  # a task of a dataset that is complete
+    assert content(out) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b"\xef\xbb\xbf", None),  # a byte order mark, before the rest
+        (b'{"id": "x", "text": "a", "score": NaN}\n', "NaN"),
+        (b'{"id": "x", "text": "\xff"}\n', "UTF-8"),
+        (b'{"id": "x", "te\n', ""),
+    ],
+)
+def test_no_line_is_skipped(tmp_path: Path, line: bytes, problem: str | None) -> None:
+    """As datatrove's JsonlReader does, with a line in its log."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    rest = "".join(json.dumps(steps.record(number)) + "\n" for number in range(5)).encode()
+    (folder / "a.jsonl").write_bytes(line + rest)
+    if problem is None:
+        assert cl.open_dataset(steps.build(folder, tmp_path)).num_documents == 5
+        return
+    with raises(InputError, "a.jsonl", problem):
+        steps.build(folder, tmp_path)
+    assert not (tmp_path / "ds" / "manifest.json").exists()
+
+
+def test_the_last_step_writes_what_is_missing_alone(corpus: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    first, last = (step(corpus, tmp_path / "ds", **steps.OPTIONS) for step in (ConceptBuild, ConceptBuildFinish))
+    first.run(rank=1, world_size=2)
+    assert first.stats["shards"].total == (len([name for name in expected if name.endswith("stream.bin")])) // 2
+    with raises(ConfigError, found="2 tasks"):
+        last.run(rank=0, world_size=2)
+    last.run()
+    assert content(tmp_path / "ds") == expected
+
+
+def test_the_last_step_checks_what_all_tasks_wrote(tmp_path: Path) -> None:
+    """Lost spans of all, and the rule for text that spells a special token."""
+    lost = [{"start": 3, "end": 3, "concepts": ["noun"]}]
+    rows = [{**steps.record(number), "text": "the <|im_end|> cat", "spans": lost} for number in range(20)]
+    write_rows(tmp_path / "rows.jsonl", rows)
+    (tmp_path / "tokenizer.json").write_text(with_marks().to_str())
+    options = {**steps.OPTIONS, "tokenizer": str(tmp_path / "tokenizer.json")}
+
+    def step(kind: type[ConceptBuild], **more: Any) -> ConceptBuild:
+        return kind(tmp_path / "rows.jsonl", tmp_path / "ds", **options, **more)
+
+    for rank in range(2):
+        step(ConceptBuild, special_tokens="text").run(rank=rank, world_size=2)
+    with raises(ConfigError, "special_tokens", "a shard by the rule 'text'", "'control'"):
+        step(ConceptBuildFinish, special_tokens="control").run()
+    with raises(InputError, "track 'concepts'", "20 of 20 spans"):
+        step(ConceptBuildFinish, special_tokens="text").run()
+    assert not (tmp_path / "ds" / "manifest.json").exists()

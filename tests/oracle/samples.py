@@ -1,25 +1,24 @@
 """What is in sample t of a configuration: docs/configuration.md, packing.md, batch-keys.md, one token after the other.
 
-The order is that of conceptloader/order/reference.py, its definition; nothing else of the package is used.
+Nothing of the package is used.
 """
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, reduce
+from functools import reduce
+from math import inf
 from operator import mul
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from conceptloader.order import reference
 from tests.oracle.data import Data, Span, dtype, read
+from tests.oracle.order import Order, Phase, Weights, ramp, sample_random
 
 Config = Mapping[str, Any]
-Weights = Mapping[str, int | float]
 
 
 @dataclass(frozen=True)
@@ -114,38 +113,15 @@ def cut(share: float, data: Data) -> int:
     return data.documents[number][0] if number >= 0 else token
 
 
-@dataclass
-class Order:
-    """sizes: windows (or packs, documents) of each dataset."""
+@dataclass(frozen=True)
+class Past:
+    """What came before a data stage, or another sequence length: the trainer's samples before `at`, the global ones
+    before `begin`, and what was drawn of each name. first: the sequence length at which each dataset was first read."""
 
-    seed: int
-    block: int
-    sizes: Mapping[str, int]
-    phases: Sequence[tuple[int, Weights]]
-    skips: Sequence[tuple[int, int]] = ()
-    _blocks: dict[tuple[int, int], list[tuple[int, int]]] = dataclasses.field(default_factory=dict)
-
-    def global_sample(self, t: int) -> int:
-        return reference.global_index(t, self.skips)
-
-    def locate(self, t: int) -> tuple[str, int, int]:
-        """(dataset, epoch, window) of the trainer's sample t. As reference.locate, which makes a block each time."""
-        g = self.global_sample(t)
-        phase = [phase for phase in self._phases if phase.start <= g][-1]
-        block, place = divmod(g - phase.start, self.block)
-        if (phase.start, block) not in self._blocks:
-            self._blocks[phase.start, block] = phase.block_order(block, self.block)
-        leaf, draw = self._blocks[phase.start, block][place]
-        number = phase.members[leaf]
-        draw += phase.base[number]
-        name, size = list(self.sizes.items())[number]
-        return name, *reference.window_of(draw, size, reference.dataset_key(self.seed, name))
-
-    @cached_property
-    def _phases(self) -> list[reference.PhaseOrder]:
-        exact = [(at, {name: reference.exact_weight(w) for name, w in ws.items()}) for at, ws in self.phases]
-        integers = [(at, reference.smallest_integers(weights)) for at, weights in exact]
-        return reference.order_phases(integers, list(self.sizes), self.seed, self.block)
+    at: int
+    begin: int
+    drawn: Mapping[str, int]
+    first: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -186,9 +162,9 @@ def weight_of(
 
 class Oracle:
     """All samples of a configuration, as plain data; paths are absolute. live: weights that were set while it ran, from
-    a global sample on."""
+    a global sample on. past: of what it goes on from, if that was another stage or sequence length."""
 
-    def __init__(self, config: Config, live: Sequence[tuple[int, Weights]] = ()) -> None:
+    def __init__(self, config: Config, live: Sequence[Phase] = (), past: Past | None = None) -> None:
         self.config, self.seq_len = config, config["seq_len"]
         packing = config.get("packing") or {}
         self.members: dict[str, Member] = {}
@@ -210,35 +186,79 @@ class Oracle:
             self.out[name] = [(0, bad), *((at, tokens) for take, at, tokens in taken if take == "sample")]
             self.holes[name] = [one for one in taken if one[0] != "sample"]
         self.sizes = {name: member.size() for name, member in self.members.items()}
-        self.live = list(live)
-        self.order = self.make_order()
+        self.live, self.past = list(live), past or Past(0, 0, {}, {})
+        self.order = None if config.get("order") == "sequential" else self.make_order()
 
-    def make_order(self) -> Order | None:
+    def make_order(self) -> Order:
+        config, begin = self.config, self.past.begin
+        skips = [(s["at"], s["count"]) for s in config.get("skip", ()) if s["at"] >= self.past.at]
+        if self.past.at:
+            skips.insert(0, (0, begin - self.past.at))  # those of the past
+        phases = self.phases()
+        phases = [(begin, [ws for start, ws in phases if start <= begin][-1]), *(p for p in phases if p[0] > begin)]
+        phases = [(start, {self.name(name): w for name, w in ws.items()}) for start, ws in phases]
+        sizes = {self.name(name): size for name, size in self.sizes.items()}
+        drawn = {name: self.past.drawn.get(name, 0) for name in sizes}
+        return Order(config.get("seed", 1234), config.get("block", 64), sizes, phases, skips, drawn)
+
+    def name(self, dataset: str) -> str:
+        """Under which the order has a dataset at this sequence length."""
+        first = self.past.first.get(dataset, self.seq_len)
+        return dataset if first == self.seq_len or self.is_of_documents() else f"{dataset}@{self.seq_len}"
+
+    def is_of_documents(self) -> bool:
+        """Whether samples are documents, at any sequence length."""
+        return any(member.data.mode == "document" and member.bins is None for member in self.members.values())
+
+    def starts(self) -> dict[int, Config]:
+        """The configured phases by their first global sample."""
         config = self.config
-        if config.get("order") == "sequential":
-            return None
         weights = {name: d["weight"] for name, d in config["datasets"].items() if "weight" in d}
         if config.get("weights") == "by_size":
             weights = self.sizes
-        phases = {p["start"]: p["weights"] for p in config.get("phases", ())}
-        if 0 not in phases:
-            phases[0] = weights or dict.fromkeys(config["datasets"], 1)
-        if (temperature := config.get("temperature", 1)) != 1:
-            phases = {s: tempered(ws, temperature) for s, ws in phases.items()}
-        skips = [(s["at"], s["count"]) for s in config.get("skip", ())]
-        phases |= dict(self.live)
-        return Order(config.get("seed", 1234), config.get("block", 64), self.sizes, sorted(phases.items()), skips)
+        phases = {p["start"]: p for p in config.get("phases", ())}
+        return {0: {"weights": weights or dict.fromkeys(config["datasets"], 1)}, **phases}
 
-    def set_weights(self, at: int, weights: Weights) -> None:
-        """From the trainer's sample `at` on, until the next phase."""
+    def phases(self) -> list[Phase]:
+        """Of the whole run; what is live ends a ramp."""
+        temperature, found, live = (
+            self.config.get("temperature", 1),
+            list[list[Phase]](),
+            sorted(self.live, key=lambda p: p[0]),
+        )
+        starts = sorted(self.starts().items())
+        for (start, phase), end in zip(starts, [*(start for start, _ in starts[1:]), inf], strict=True):
+            new = phase["weights"] if temperature == 1 else tempered(phase["weights"], temperature)
+            how = phase.get("ramp")
+            steps = (
+                [(start, new)]
+                if how is None
+                else ramp(start, how["samples"], how.get("shape", "linear"), found[-1][-1][1], new)
+            )
+            found.append([step for step in steps if step[0] < end])
+        for at, weights in live:
+            of = max(k for k, steps in enumerate(found) if k == 0 or starts[k][0] <= at)
+            found[of] = [step for step in found[of] if step[0] < at]
+            found[of].append((at, weights))
+        return [step for steps in found for step in steps]
+
+    def position(self, at: int) -> int:
+        """The global samples that are decided before the trainer's sample `at`."""
         assert self.order is not None
-        self.live.append((self.order.global_sample(at), weights))
-        self.order = self.make_order()
+        return self.order.global_sample(at - 1) + 1 if at else 0
+
+    def gone(self, at: int) -> Past:
+        """The past of a stage or sequence length that begins at the trainer's sample `at`."""
+        assert self.order is not None
+        drawn = self.order.drawn_before(self.position(at))
+        first = {name: self.seq_len for name in self.members if drawn[self.name(name)]}
+        return Past(at, self.position(at), {**self.past.drawn, **drawn}, {**first, **self.past.first})
 
     def locate(self, t: int) -> tuple[str, int, int]:
         """(dataset, epoch, window)"""
         if self.order is not None:
-            return self.order.locate(t)
+            name, epoch, window = self.order.locate(t)
+            return name.partition("@")[0], epoch, window
         for name, size in self.sizes.items():
             if t < size:
                 return name, 0, t
@@ -289,7 +309,7 @@ class Oracle:
             "document_ids": np.full(length, -1),
             "loss_weight": np.zeros(length, np.float32),
             "dataset_id": np.int64(list(self.members).index(name)),
-            "sample_seed": np.int64(reference.sample_random(self.config.get("seed", 1234), t)),
+            "sample_seed": np.int64(sample_random(self.config.get("seed", 1234), t)),
         }
         weight, fields = outputs.get("loss_weight"), outputs.get("fields", {})
         factors = weight if isinstance(weight, list) else [] if weight is None else [weight]

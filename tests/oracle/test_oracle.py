@@ -3,11 +3,14 @@
 On few descriptors, with late storage, into memory that was written to.
 """
 
+import copy
 import json
 import logging
 import pickle
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise, takewhile
@@ -19,22 +22,24 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 import conceptloader as cl
 from conceptloader.batch import reader
-from conceptloader.order import reference
 from conceptloader.storage.handles import HANDLES
 from conceptloader.testing.controllers import Greedy
 from tests.conftest import Tally
 from tests.oracle.corpora import CONCEPTS, DOCUMENTS, FIELDS, STREAMS, VIEWS, write_all
 from tests.oracle.data import read
 from tests.oracle.imported import CHATS, IMPORTED, write_imported
+from tests.oracle.order import Weights, smallest_integers
 from tests.oracle.samples import Oracle, Sample, excluded, meaning
 from tests.scale import SOAK, scaled
 
 BATCH = 12
 TRACKS = ("concepts", "scored", "numbers", "notes")
-RULES = (((0, BATCH),), ((0, BATCH), (3 * BATCH, 2 * BATCH)), ((0, 2 * BATCH), (4 * BATCH, BATCH)))
+Rule = Sequence[tuple[int, int]]
+RULES: Sequence[Rule] = (((0, BATCH),), ((0, BATCH), (3 * BATCH, 2 * BATCH)), ((0, 2 * BATCH), (4 * BATCH, BATCH)))
 
 
 @pytest.fixture(scope="module")
@@ -111,8 +116,7 @@ def configurations(draw: st.DrawFn, folder: Path, imported: bool = False) -> dic
                 dataset.pop("weight", None)
             config["weights"] = "by_size"
         config["temperature"] = draw(st.sampled_from([1.0, 1.0, 2.0, 0.5]))
-        starts = sorted(draw(st.lists(st.integers(1, 150), unique=True, max_size=3)))
-        config["phases"] = [{"start": start, "weights": draw(weights(list(paths)))} for start in starts]
+        config["phases"] = draw(ahead(sorted(paths), st.integers(1, 150)))
         named = {name for phase in config["phases"] for name in phase["weights"]}
         for name in set(paths) - named if "weights" not in config else ():
             config["datasets"][name].setdefault("weight", 1)
@@ -282,7 +286,7 @@ def check_spans(how: dict[str, Any], found: dict[str, Any], track: str, sample: 
 
 
 def check_far(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, blend: cl.Blend) -> int:
-    """Samples anywhere, by what torch's DataLoader reads, as it is or in another process."""
+    """Samples anywhere, by what torch's DataLoader reads, as it is or in another process; and an epoch on a rank."""
     found = draw(st.lists(st.integers(0, 2**60 - 1), max_size=6))
     data = cl.SampleDataset(blend, num_samples=2**60)
     if draw(st.booleans()):
@@ -290,134 +294,287 @@ def check_far(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, blend: cl
     whole = config["outputs"]["cu_seqlens"] or any(how.get("layout") == "ragged" for how in config["tracks"].values())
     stacked = draw(st.booleans()) and not whole
     samples = [data[k] for k in found] if stacked else data.__getitems__(found)
-    return check_batch(oracle, cl.collate_fn(samples), found) if found else 0
+    checked = check_batch(oracle, cl.collate_fn(samples), found) if found else 0
+    number, ranks = draw(st.integers(1, 40)), draw(st.integers(1, 4))
+    rank, epoch, skip = draw(st.integers(0, ranks - 1)), draw(st.integers(0, 3)), draw(st.integers(0, 5))
+    sampler = cl.EpochSampler(number, num_replicas=ranks, rank=rank)
+    sampler.set_epoch(epoch)
+    sampler.set_skip(skip)
+    padded = range(-(-number // ranks) * ranks)
+    mine = [epoch * number + k % number for k in padded][rank::ranks][skip:]
+    for k, batch in enumerate(DataLoader(data, batch_size=7, sampler=sampler, collate_fn=cl.collate_fn)):
+        checked += check_batch(oracle, batch, mine[7 * k : 7 * k + 7])
+    return checked
 
 
-def check_run(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, blend: cl.Blend) -> int:
-    """A run from its beginning, resumed a few times: on other ranks, with other weights, with a configuration that was
-    edited ahead of the position."""
-    state, at, checked, rule = None, 0, 0, draw(st.sampled_from(RULES))
-    resumes, learned = draw(st.integers(0, 3)), None
-    if len(oracle.sizes) > 1 and draw(st.integers(0, 2)) == 0:
-        given = {} if "weights" in config else {"weight": 1}
-        datasets = {name: {**given, **dataset} for name, dataset in config["datasets"].items()}
-        mixing = {"conceptloader.testing.controllers:Greedy": {}}
-        config = {**config, "datasets": datasets, "phases": [], "mixing": mixing}
-        oracle, learned = Oracle(config), Greedy(dict.fromkeys(sorted(oracle.sizes), 1))
-        blend = cl.open_blend(config)
-    for number in range(resumes + 1):
+def steps(rule: Rule, origin: int) -> Iterator[tuple[int, int]]:
+    """The first sample of each step and that of the next, of a trainer that begins at the sample `origin`."""
+    first = origin
+    while True:
+        size = [size for begin, size in rule if begin <= first][-1]
+        yield first, first + size
+        first += size
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint, and what is known of the run there."""
+
+    state: Any
+    at: int
+    oracle: Oracle
+    learned: Greedy | None
+
+
+class Run:
+    """A run from its beginning, in launches that resume it: on other ranks, from earlier checkpoints, with other
+    weights, with a configuration that was edited ahead of the position, in other trainers.
+
+    at: its position. origin: where the steps of its trainer count from; before: how many others made. saved:
+    checkpoints that its configuration can resume. logged: whether its log tells how all of it was drawn.
+    """
+
+    def __init__(self, draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, folder: Path) -> None:
+        self.draw, self.folder, self.rule = draw, folder, draw(st.sampled_from(RULES))
+        self.at = self.origin = self.before = self.checked = 0
+        self.saved, self.logged, self.load = list[Saved](), True, dict[str, Any]()
+        self.state: Any = None
+        self.read: dict[int, str] = {}  # datasets of the samples
+        self.lengths: dict[int, Any] = {}  # the datasets as they were first read at each length
+        self.learned: Greedy | None = None
+        if len(oracle.sizes) > 1 and draw(st.integers(0, 2)) == 0:
+            given = {} if "weights" in config else {"weight": 1}
+            datasets = {name: {**given, **dataset} for name, dataset in config["datasets"].items()}
+            mixing = {"conceptloader.testing.controllers:Greedy": {}}
+            config = {**config, "datasets": datasets, "phases": [], "mixing": mixing}
+            oracle, self.learned = Oracle(config), Greedy(dict.fromkeys(sorted(oracle.sizes), 1))
+        self.config, self.oracle = config, oracle
+
+    def change(self) -> None:
+        """What a person does before the next launch."""
+        draw = self.draw
+        if draw(st.integers(0, 3)) == 0:
+            self.back(draw(st.sampled_from(self.saved)))
+        if draw(st.booleans()):
+            self.config = draw(edited(self.config, self.oracle, self.at, self.learned is None))
+            self.oracle = Oracle(self.config, self.oracle.live, self.oracle.past)
+            self.saved = [one for one in self.saved if one.at <= self.at]
+        kind = draw(st.integers(0, 7)) if self.at else 0
+        if kind == 1 and self.learned is None:
+            past = self.oracle.gone(self.at)
+            self.config = draw(staged(self.config, self.oracle, self.at))
+            self.oracle, self.load = Oracle(self.config, past=past), {"new_stage": True}
+            self.saved, self.logged = [], False
+        elif kind in (2, 3):
+            self.resize()
+        elif kind == 4 and any(first == self.at for first, _ in self.steps()):
+            (self.folder / "state.json").write_text(json.dumps(self.state))
+            self.config = {**self.config, "continue_from": str(self.folder / "state.json")}
+            self.before += self.ended()
+            self.origin, self.state, self.saved, self.logged = self.at, None, [], False
+
+    def back(self, to: Saved) -> None:
+        self.state, self.at, self.learned = to.state, to.at, copy.deepcopy(to.learned)
+        self.oracle = Oracle(self.config, to.oracle.live, to.oracle.past)
+
+    def resize(self) -> None:
+        """Another sequence length, with other splits if it is a new one; documents stay samples."""
+        draw, datasets = self.draw, dict(self.config["datasets"])
+        documents = self.oracle.is_of_documents()
+        self.lengths.setdefault(self.oracle.seq_len, datasets)
+        length = draw(st.integers(1, 20) | st.sampled_from(sorted(self.lengths)))
+        for name in [] if documents else datasets if length in self.lengths else some(draw, datasets):
+            split = draw(st.sampled_from([[0, 0.5], [0.5, 1], [0, 1]]))
+            split = self.lengths.get(length, {}).get(name, {}).get("split", [0, 1]) if length in self.lengths else split
+            datasets[name] = {**datasets[name], "split": split}
+        change = {"seq_len": length, "on_seq_len_change": "restart", "datasets": datasets}
+        if length != self.oracle.seq_len and min(Oracle({**self.config, **change}).sizes.values()) > 0:
+            self.config = {**self.config, **change}
+            past = self.oracle.past if documents else self.oracle.gone(self.at)
+            self.oracle = Oracle(self.config, self.oracle.live, past)
+            self.saved, self.logged = [], False
+
+    def steps(self) -> list[tuple[int, int]]:
+        return list(takewhile(lambda step: step[0] < self.at + 1000, steps(self.rule, self.origin)))
+
+    def ended(self) -> int:
+        return sum(end <= self.at for _, end in self.steps())
+
+    def launch(self, last: bool) -> None:
+        draw, blend = self.draw, cl.open_blend(self.config)
         groups = [(m, n) for n in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 12)]
-        size, ranks = draw(st.sampled_from([(m, n) for m, n in groups if BATCH % (m * n) == at % BATCH % (m * n) == 0]))
+        done = (self.at - self.origin) % BATCH
+        size, ranks = draw(st.sampled_from([(m, n) for m, n in groups if BATCH % (m * n) == done % (m * n) == 0]))
         end, tail = None, draw(st.sampled_from(["drop", "partial"]))
-        if number == resumes and draw(st.booleans()):
-            end = draw(st.integers(max(at + 1, 2 * BATCH), at + 50))
+        if last and draw(st.booleans()):
+            end = draw(st.integers(max(self.at + 1, self.origin + 2 * BATCH), self.at + 50))
+        scheme = draw(st.sampled_from(["strided", "contiguous"]))
         loaders = [
             cl.make_dataloader(
                 blend,
                 dp_rank=k,
                 dp_size=ranks,
                 micro_batch_size=size,
-                global_batch_size=cl.adapters.BatchSchedule(rule),
+                global_batch_size=cl.adapters.BatchSchedule(self.rule),
                 num_samples=end,
                 last_batch=tail if end else None,
+                scheme=scheme,
             )
             for k in range(ranks)
         ]
         for loader in loaders:
-            if state is not None:
-                loader.load_state_dict(json.loads(json.dumps(state)))
-        iterators = [iter(loader) for loader in loaders]
+            if self.state is not None:
+                loader.load_state_dict(json.loads(json.dumps(self.state)), **self.load)
+            loader.log_start(self.folder / f"log-{self.origin}", self.ended())
+        self.load = {}
+        group, iterators = size * ranks, [iter(loader) for loader in loaders]
         if end is not None:
-            samples = samples_to(end, tail, rule)[at:]
-            for k, iterator in enumerate(iterators):
-                mine = [
-                    samples[first : first + size * ranks][k::ranks] for first in range(0, len(samples), size * ranks)
-                ]
-                for batch, expected in zip(iterator, mine, strict=True):
-                    checked += check_batch(oracle, batch, expected, end)
-            break
-        for _ in range(draw(st.integers(0, 40 // (size * ranks)))):
-            for k, iterator in enumerate(iterators):
-                checked += check_batch(oracle, next(iterator), range(at + k, at + size * ranks, ranks))
-            at += size * ranks
-            if learned is not None:
-                oracle = observe(learned, oracle, loaders, at, rule)
-            elif draw(st.integers(0, 5)) == 0:
-                oracle = set_weights(draw, oracle, loaders, at, size * ranks)
-        states = [loader.state_dict() for loader in loaders]
-        assert all(s == states[0] for s in states)
-        assert loaders[0].consumed_samples == at
-        state = states[0]
+            within = samples_to(end, tail, self.steps())
+            for first in range(self.at, max(within) + 1, group):
+                for k, iterator in enumerate(iterators):
+                    mine = [t for t in share(first, size, ranks, k, scheme) if t in within]
+                    self.checked += check_batch(self.oracle, next(iterator), mine)
+            assert all(next(iterator, None) is None for iterator in iterators)
+        else:
+            self.train(loaders, iterators, size, scheme)
         for loader in loaders:
             loader.close()
-        if learned is None and draw(st.booleans()):
-            config = draw(edited(config, oracle, at))
-            oracle, blend = Oracle(config, oracle.live), cl.open_blend(config)
-    return checked
+
+    def train(self, loaders: Sequence[Any], iterators: Sequence[Iterator[Any]], size: int, scheme: str) -> None:
+        draw, ranks = self.draw, len(loaders)
+        borders: list[int] = []
+        for _ in range(draw(st.integers(0, 40 // (size * ranks)))):
+            for k, iterator in enumerate(iterators):
+                mine = share(self.at, size, ranks, k, scheme)
+                self.checked += check_batch(self.oracle, next(iterator), mine)
+            self.read |= {t: self.oracle.locate(t)[0] for t in range(self.at, self.at + size * ranks)}
+            self.at += size * ranks
+            if self.learned is not None:
+                self.observe(self.learned, loaders)
+            else:
+                borders.append(self.at)
+                if draw(st.integers(0, 5)) == 0:
+                    self.set_weights(loaders)
+        states = [loader.state_dict() for loader in loaders]
+        assert all(s == states[0] for s in states)
+        assert loaders[0].consumed_samples == self.at
+        self.state = states[0]
+        self.saved.append(Saved(self.state, self.at, self.oracle, copy.deepcopy(self.learned)))
+        self.saved += [Saved(loaders[-1].state_dict_at(at), at, self.oracle, None) for at in borders[-3:-1]]
+
+    def observe(self, learned: Greedy, loaders: Sequence[Any]) -> None:
+        """Tell all ranks the losses of the step that ended here, if one did. learned: as they learn."""
+        ends = [end for _, end in self.steps()]
+        if self.at not in ends:
+            return
+        first = next(first for first, end in self.steps() if end == self.at)
+        losses = {self.read[t]: (t * 37 % 50) / 10 for t in range(first, self.at)}
+        for loader in loaders:
+            loader.observe(losses)
+        weights = learned.observe(self.before + ends.index(self.at), losses)
+        assert self.oracle.order is not None
+        if weights is not None and shares(weights) != shares(self.oracle.order.phases[-1][1]):  # which change nothing
+            self.now(self.next_step(), weights)
+
+    def next_step(self) -> int:
+        """The first of which nothing was yielded, and where neither the configuration nor anybody set weights."""
+        return next(first for first, _ in self.steps() if first >= self.at and self.is_free(first))
+
+    def is_free(self, t: int) -> bool:
+        oracle = self.oracle
+        assert oracle.order is not None
+        g, after = oracle.order.global_sample(t), oracle.live[-1][0] if oracle.live else 0
+        return after < g not in oracle.starts()
+
+    def set_weights(self, loaders: Sequence[Any]) -> None:
+        """Other weights on all ranks."""
+        new = self.draw(weights(sorted(self.oracle.sizes)))
+        free = [t for t in range(self.at, self.at + 200) if self.is_free(t)]
+        start = self.draw(st.sampled_from([None, *free[:30]]))
+        starts = {loader.set_weights(new, start) for loader in loaders}
+        assert starts == {self.next_step() if start is None else start}
+        self.now(starts.pop(), new)
+
+    def now(self, t: int, weights: Weights) -> None:
+        assert self.oracle.order is not None
+        live = [*self.oracle.live, (self.oracle.order.global_sample(t), weights)]
+        self.oracle = Oracle(self.config, live, self.oracle.past)
+
+    def replay(self) -> None:
+        """What was learned and set, by another run that begins at 0."""
+        without = {key: value for key, value in self.config.items() if key not in ("weights", "phases", "mixing")}
+        datasets = {
+            name: {key: value for key, value in dataset.items() if key != "weight"}
+            for name, dataset in self.config["datasets"].items()
+        }
+        config = {**without, "datasets": datasets, "replay": str(self.folder / "log-0")}
+        size, end = self.draw(st.integers(1, 30)), self.at + self.draw(st.integers(1, 60))
+        with cl.make_dataloader(config, micro_batch_size=size, num_samples=end, last_batch="partial") as loader:
+            for first, batch in zip(range(0, end, size), loader, strict=True):
+                self.checked += check_batch(self.oracle, batch, range(first, min(first + size, end)))
 
 
-def observe(learned: Greedy, oracle: Oracle, loaders: list[Any], at: int, rule: Sequence[tuple[int, int]]) -> Oracle:
-    """Tell all ranks the losses of the step that ended at sample `at`, if one did. learned: as they learn."""
-    assert oracle.order is not None
-    steps = list(takewhile(lambda step: step[0] < at + 1000, reference.steps(rule)))
-    ended = [first for first, last in steps if last == at]
-    if not ended:
-        return oracle
-    losses = {oracle.locate(t)[0]: (t * 37 % 50) / 10 for t in range(ended[0], at)}
-    for loader in loaders:
-        loader.observe(losses)
-    weights = learned.observe([last for _, last in steps].index(at), losses)
-    _, in_force = max(oracle.order.phases, key=lambda phase: phase[0])
-    if weights is None or shares(weights) == shares(in_force):  # which begin no phase
-        return oracle
-    after, taken = oracle.live[-1][0] if oracle.live else 0, [start for start, _ in oracle.order.phases]
-    starts = [oracle.order.global_sample(first) for first, _ in steps if first >= at]
-    start = next(start for start in starts if start not in taken and start > after)
-    return Oracle(oracle.config, [*oracle.live, (start, weights)])
+def share(first: int, size: int, ranks: int, rank: int, scheme: str) -> range:
+    """What a rank has of a group that begins at `first`."""
+    if scheme == "strided":
+        return range(first + rank, first + size * ranks, ranks)
+    return range(first + rank * size, first + (rank + 1) * size)
+
+
+def check_run(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(draw, config, oracle, Path(folder))
+        launches = draw(st.integers(1, 5))
+        for number in range(launches):
+            if number:
+                run.change()
+            run.launch(number + 1 == launches)
+        if run.logged and draw(st.booleans()):
+            run.replay()
+        return run.checked
 
 
 def shares(weights: Mapping[str, float]) -> dict[str, Fraction]:
-    exact = {name: Fraction(reference.exact_weight(weight)) for name, weight in weights.items()}
-    return {name: weight / sum(exact.values()) for name, weight in exact.items()}
+    exact = smallest_integers(weights)
+    return {name: Fraction(weight, sum(exact.values())) for name, weight in exact.items()}
 
 
-def samples_to(end: int, tail: str, rule: Sequence[tuple[int, int]]) -> list[int]:
+def samples_to(end: int, tail: str, steps: Sequence[tuple[int, int]]) -> range:
     """Positions of a run of `end` samples."""
-    first, last = next((first, last) for first, last in reference.steps(rule) if last >= end)
+    first, last = next((first, last) for first, last in steps if last >= end)
     whole = last if last == end else first
-    return list(range({"drop": whole, "partial": end}[tail]))
-
-
-def set_weights(draw: st.DrawFn, oracle: Oracle, loaders: list[Any], at: int, group: int) -> Oracle:
-    """Other weights on all ranks, from a sample on that none can have read."""
-    assert oracle.order is not None
-    new, ahead = draw(weights(sorted(oracle.sizes))), at + 4 * group
-    after, taken = oracle.live[-1][0] if oracle.live else 0, [phase["start"] for phase in oracle.config["phases"]]
-    free = [t for t in range(ahead, ahead + 200) if after < oracle.order.global_sample(t) not in taken]
-    start = draw(st.sampled_from([None, *free[:30]]))
-    starts = {loader.set_weights(new, start) for loader in loaders}
-    assert len(starts) == 1
-    assert min(starts) >= at
-    assert start is None or starts == {start}
-    return Oracle(oracle.config, [*oracle.live, (oracle.order.global_sample(starts.pop()), new)])
+    return range({"drop": whole, "partial": end}[tail])
 
 
 @st.composite
-def edited(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, at: int) -> dict[str, Any]:
+def ahead(draw: st.DrawFn, names: list[str], starts: st.SearchStrategy[int]) -> list[dict[str, Any]]:
+    """Phases, some with ramps."""
+    phases = []
+    for start in sorted(draw(st.lists(starts, unique=True, max_size=3))):
+        phases.append({"start": start, "weights": draw(weights(names))})
+        if draw(st.booleans()):
+            samples = draw(st.integers(1, 20) | st.integers(21, 300))
+            phases[-1]["ramp"] = {"samples": samples, "shape": draw(st.sampled_from(["linear", "cosine"]))}
+    return phases
+
+
+@st.composite
+def edited(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, at: int, phased: bool) -> dict[str, Any]:
     """Other phases, skips, exclusions and another dataset from the position on, of a run that is at sample `at`."""
     assert oracle.order is not None
     datasets, here = dict(config["datasets"]), oracle.order.global_sample(at)
-    if "weights" not in config and draw(st.booleans()):
+    if phased and "weights" not in config and draw(st.booleans()):
         like = dict(datasets[draw(st.sampled_from(sorted(datasets)))])
         like.pop("weight", None)
         datasets[draw(st.sampled_from(["0", "z", "\U0001f600", "\uff21"])) + str(at)] = like
     live = [start for start, _ in oracle.live]
     starts = st.integers(max(here, 1), here + 100).filter(lambda start: start not in live)
     phases = config["phases"]
-    if new := sorted(draw(st.lists(starts, unique=True, max_size=2))):
-        phases = [phase for phase in phases if phase["start"] < here]
-        phases += [{"start": start, "weights": draw(weights(sorted(datasets)))} for start in new]
-        phases[-1]["weights"] |= {name: 1 for name, dataset in datasets.items() if "weight" not in dataset}
+    if new := draw(ahead(sorted(datasets), starts)) if phased else []:
+        phases = [*(phase for phase in phases if phase["start"] < here), *new]
+        last = {**phases[-1], "weights": dict(phases[-1]["weights"])}
+        last["weights"] |= {name: 1 for name, dataset in datasets.items() if "weight" not in dataset}
+        phases[-1] = last
     skips = [{"at": t, "count": draw(st.integers(1, 50))} for t in draw(st.lists(st.integers(at, at + 40), max_size=2))]
     return {
         **config,
@@ -426,6 +583,17 @@ def edited(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, at: int) -> 
         "skip": [skip for skip in config["skip"] if skip["at"] < at] + sorted(skips, key=lambda skip: skip["at"]),
         "exclude": [entry for entry in config["exclude"] if entry.get("at", 0) < at or draw(st.booleans())],
     }
+
+
+@st.composite
+def staged(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, at: int) -> dict[str, Any]:
+    """A data stage from sample `at` on: other weights, and phases, those before the position without effect."""
+    names = sorted(config["datasets"])
+    phases = draw(ahead(names, st.integers(1, oracle.position(at) + 60)))
+    datasets = {name: {**config["datasets"][name], "weight": draw(st.integers(1, 9))} for name in names}
+    skips = [{"at": t, "count": draw(st.integers(1, 50))} for t in draw(st.lists(st.integers(0, at + 40), max_size=2))]
+    without = {key: value for key, value in config.items() if key != "weights"}
+    return {**without, "datasets": datasets, "phases": phases, "skip": sorted(skips, key=lambda skip: skip["at"])}
 
 
 def check_evaluation(draw: st.DrawFn, oracle: Oracle, blend: cl.Blend) -> int:
@@ -459,7 +627,7 @@ def check(draw: st.DrawFn, config: dict[str, Any]) -> int:
     if config["order"] == "sequential":
         wrapped = check_wrap(draw, config, oracle, blend) if config["exclude"] else 0
         return wrapped + check_evaluation(draw, oracle, blend)
-    return check_far(draw, config, oracle, blend) + check_run(draw, config, oracle, blend)
+    return check_far(draw, config, oracle, blend) + check_run(draw, config, oracle)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from conceptloader.format.tools.verify import verify
 from conceptloader.format.write.finalize import write_manifest
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.storage.sample import sample_places
+from tests.hostile.test_attacks import edit
 from tests.raises import raises
 
 LARGE = 20_000
@@ -107,3 +108,11 @@ def test_files_outside_the_neighbourhood_need_permission(tmp_path: Path) -> None
     ):
         cl.open_dataset(tmp_path / "b" / "ds")
     assert cl.open_dataset(tmp_path / "b" / "ds", roots=[tmp_path]).tokens(0, 2).tolist() == [0, 1]
+
+
+def test_tokens_of_a_file_without_checksum_are_below_the_vocabulary_size(tmp_path: Path) -> None:
+    path = adopted(tmp_path, tokens=LARGE)
+    edit(path, "tokenizer", value={"name": "t", "vocab_size": LARGE - 1, "eos_id": None})
+    (problem,) = verify(path, full=True)
+    assert f"found {LARGE - 1}, expected ids in [0, {LARGE - 1})" in problem.message
+    assert not (path / "checksums.json").exists()

@@ -229,7 +229,6 @@ def test_every_kind_of_field_comes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("encoding", ["dense", "spans"])
 def test_pieces_of_bounded_size_fit_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
     """With tiny pieces, everything that is spooled crosses many piece borders; the files must be the same."""
-    from conceptloader.format.tools import checks
     from conceptloader.format.write import shard as writer_module
     from conceptloader.format.write import tables
 
@@ -246,8 +245,6 @@ def test_pieces_of_bounded_size_fit_together(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(tables, "_CHUNK", 3)
     monkeypatch.setattr(tables, "_SORT_LIMIT", 4)
     monkeypatch.setattr(writer_module, "_CHUNK_TOKENS", 5)
-    monkeypatch.setattr(checks, "_CHUNK", 24)
-    monkeypatch.setattr(checks, "_BLOCKS", 2)
     assert build(tmp_path / "pieces") == whole
 
 

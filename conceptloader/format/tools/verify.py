@@ -1,35 +1,31 @@
 """Is a dataset what its manifest says? Quick: all files are there, with size and sample. Full: every byte is read."""
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from threading import Lock
 from typing import Any
 
 import numpy as np
+import xxhash
+from numpy.typing import NDArray
 
 from conceptloader.errors import ConceptloaderError, FormatError
-from conceptloader.format.read.bulk import starts_in
 from conceptloader.format.read.dataset import open_dataset
 from conceptloader.format.read.files import Files, FoundView, ManifestGuard, load_manifest
 from conceptloader.format.read.kept import tokenizer_problem
-from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.codecs import BUILT_IN, parameter_problem
-from conceptloader.format.spec.columnfile import column_file, holes_kind, unpack_holes
+from conceptloader.format.spec.columnfile import BF16, ItemFiles, column_file
 from conceptloader.format.spec.jsonfile import Checksum, Size, dump_json, load_json
 from conceptloader.format.spec.vocabulary import load_details, load_vocabulary
-from conceptloader.format.tools.checks import FileCheck
-from conceptloader.format.write.ladder import count_items, count_spans
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.sample import file_checksum
 from conceptloader.storage.source import LocalFiles
 
 CHECKSUMS_FORMAT = "conceptstream-checksums"
 CHECKSUMS_VERSION = 1
-_NEEDS = {"hash": "ids", "data": "index"}  # without a sound one there is nothing to compare with
+_CHUNK = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +57,9 @@ def verify(
 
     Args:
         path: Directory or URL of a dataset or a subset.
-        full: Read all files, compare checksums, check order and range of everything in them. Token files of other
-            libraries may have no checksum at first: their checksums are written to checksums.json in the dataset's
-            directory (unless write_checksums is False) and compared from then on. Records of codecs that are neither
-            built in nor registered are not decoded.
+        full: Read all files and compare checksums. Files of other libraries may have none at first: of these the tokens
+            and items are looked at, and their checksums are written to checksums.json in the dataset's directory
+            (unless write_checksums is False) and compared from then on.
         roots: Directories outside of the dataset's that its files may lie in.
         write_checksums: False leaves checksums.json as it is.
         threads: Shards that are read at once.
@@ -82,7 +77,7 @@ def verify(
         manifest, allowed = load_manifest(path, roots)
     except FoundView as view:
         of_source = verify(view.source, full, view.roots.roots, write_checksums, threads, progress)
-        return _check_view(view, of_source, full)
+        return _check_view(view, of_source)
     source = LocalFiles(check=not full)
     files = Files(manifest, allowed, source)
     known, fresh = _load_checksums(allowed.directory), dict[str, Any]()
@@ -99,9 +94,6 @@ def verify(
             problems += found
             if progress is not None:
                 progress(shard + 1, len(manifest.shards))
-        if full and not problems:  # in damaged files there is nothing to count
-            file = allowed.resolve(fmt.MANIFEST)
-            problems += [Problem(file=file, message=message) for message in _false_claims(files, pool)]
     files.close()
     if fresh and write_checksums:
         entries = dict(sorted({**known, **fresh}.items()))
@@ -110,7 +102,7 @@ def verify(
     return problems
 
 
-def _check_view(found: FoundView, problems: Sequence[Problem], full: bool) -> list[Problem]:
+def _check_view(found: FoundView, problems: Sequence[Problem]) -> list[Problem]:
     """Problems of the source, with the tokens of the view that they spoil, and those of the view."""
     path = found.roots.directory
     try:
@@ -121,11 +113,6 @@ def _check_view(found: FoundView, problems: Sequence[Problem], full: bool) -> li
     for one in problems:
         _, start, end = view.placed(*(np.array([token]) for token in one.tokens or (0, 0)))
         placed.append(replace(one, tokens=(int(start[0]), int(end[-1])) if len(start) else None))
-    for track in view.stored_tracks if full and not problems else ():
-        claimed, counted = list(view.stored_tracks[track].max_spans), count_spans(view, track)
-        if claimed != counted:
-            message = f"max_spans: {track}: found {claimed}, expected {counted}, as counted; make the view again"
-            placed.append(Problem(file=path, message=message))
     return placed
 
 
@@ -150,11 +137,8 @@ def _load_checksums(directory: str) -> dict[str, Any]:
 
 
 def _check_tracks(files: Files, full: bool) -> Iterator[Problem]:
-    """What the manifest says of codecs, and files of vocabularies."""
-    for name, track in files.manifest.tracks.items():
-        wrong = track.codec in BUILT_IN and parameter_problem(track.codec, track.parameters)
-        if wrong:
-            yield Problem(file=files.roots.resolve(fmt.MANIFEST), message=f"tracks: {name}: {wrong}")
+    """Files of vocabularies."""
+    for track in files.manifest.tracks.values():
         if track.vocabulary is None:
             continue
         for entry, load in ((track.vocabulary, load_vocabulary), (track.vocabulary.details, load_details)):
@@ -186,45 +170,6 @@ def _check_columns(files: Files) -> Iterator[Problem]:
             yield Problem(file=files.roots.resolve(column_file(name)), message=str(error))
 
 
-def _false_claims(files: Files, pool: Executor) -> Iterator[str]:
-    """Problems with `max_spans` and `max_items` of a dataset whose files are sound; they are read again.
-
-    Of numbers, `max_items` may be missing: a writer need not count them.
-    """
-    ranges = Ranges(files)
-    for name, track in files.manifest.tracks.items():
-        try:
-            spans = count_spans(ranges, name, pool.map)
-            numbers = track.codec == "numpy" and track.max_items is not None
-            items = count_items(files, name) if numbers or track.codec == "concepts" else None
-        except ConceptloaderError as error:
-            yield str(error)
-            continue
-        claims = ("max_spans", list(track.max_spans), spans), ("max_items", track.max_items, items)
-        for key, claimed, counted in claims:
-            if claimed != counted:
-                rule = f"{counted}, as counted in the files; the manifest was changed or badly written: restore it"
-                yield f"tracks: {name}: {key}: found {claimed}, expected {rule}"
-    for name in files.columns:
-        column = files.columns[name]
-        if column.holes is not None:
-            said, seen = (column.holes.tokens, column.holes.starts), _count_holes(files, name)
-            if said != seen:
-                rule = f"{seen}, as counted in the files; write it again"
-                yield f"column {name}: holes: found {said} tokens and starts, expected {rule}"
-
-
-def _count_holes(files: Files, name: str) -> tuple[int, int]:
-    """Tokens without a value in the files of a column, and how many of these begin a document."""
-    tokens = starts = 0
-    kind = holes_kind(name)
-    for shard in np.flatnonzero(files.kinds[kind].size >= 0).tolist():
-        lacking = unpack_holes(np.frombuffer(files.read(kind, shard, 0, int(files.kinds[kind].size[shard])), np.uint8))
-        tokens += int(lacking.sum())
-        starts += int(lacking[starts_in(files, shard)].sum())
-    return tokens, starts
-
-
 @dataclass(frozen=True)
 class _Shards:
     """known: checksums of foreign files by their path in the manifest. fresh: takes those that nothing records yet.
@@ -239,61 +184,87 @@ class _Shards:
     known: Mapping[str, Any]
     fresh: dict[str, Any]
     shared: dict[str, str] = field(default_factory=dict)
-    lock: Lock = field(default_factory=Lock)
 
     def check(self, shard: int) -> list[Problem]:
         """Sizes, and if `full` contents, of all files of a shard. After an error comes the next file."""
         files, table = self.files, self.files.table
-        failed: set[str] = set()
-        checks: list[tuple[str, str, Callable[[], None]]] = [
-            (kind, files.path(kind, shard), partial(self._check_file, kind, shard, failed))
+        checks: list[tuple[str, Callable[[], None]]] = [
+            (files.path(kind, shard), partial(self._check_file, kind, shard))
             for kind, column in files.kinds.items()
             if column.size[shard] >= 0
         ]
         foreign = table.foreign[shard]
         if self.full and foreign is not None and foreign.index is not None and foreign.index_checksum is not None:
             path, expected = files.roots.resolve(foreign.index), foreign.index_checksum
-            checks.append(("", path, lambda: _equal(file_checksum(path), expected, "the index that was adopted")))
+            checks.append((path, lambda: _equal(file_checksum(path), expected, "the index that was adopted")))
         problems = []
-        for kind, path, check in checks:
+        for path, check in checks:
             try:
                 check()
             except (ConceptloaderError, OSError) as error:
                 tokens = self.starts[shard], self.starts[shard + 1]
                 problems.append(Problem(file=path, message=str(error), shard=shard, tokens=tokens))
-                failed.add(kind)
         return problems
 
-    def _check_file(self, kind: str, shard: int, failed: Collection[str]) -> None:
-        """failed: files of the shard with a problem; checks that depend on one of them are skipped."""
+    def _check_file(self, kind: str, shard: int) -> None:
         if not self.full:
             os.close(self.source.open(self.files.expected(kind, shard)))
             return
-        path = self.files.path(kind, shard)
+        path, column = self.files.path(kind, shard), self.files.kinds[kind]
         self.files.roots.check_real(path)
         self.files.expected(kind, shard).check(os.stat(path))
-        stem, _, suffix = kind.rpartition(".")
-        if f"{stem}.{_NEEDS.get(suffix)}" in failed:
-            return
-        table, column = self.files.table, self.files.kinds[kind]
-        file = FileCheck(self.files, kind, shard)
-        found, expected = file.check() or self._checksum(path), column.checksum[shard]
+        found, expected = self._checksum(path), column.checksum[shard]
         if expected is None:
-            name = column.path[shard] or f"{table.path[shard]}.{kind}"
-            entry = {"size": file.size_of(kind), "checksum": found}
-            expected = self.known.get(name, entry)["checksum"]
+            name = column.path[shard] or f"{self.files.table.path[shard]}.{kind}"
             if name not in self.known:
-                self.fresh[name] = entry
+                _check_content(self.files, kind, shard)
+                self.fresh[name] = {"size": int(column.size[shard]), "checksum": found}
+            expected = self.known.get(name, self.fresh.get(name))["checksum"]
         _equal(found, expected, "the content")
-        if file.token_checksum is not None:
-            _equal(file.token_checksum, table.token_checksum[shard] or file.token_checksum, "the token column")
 
     def _checksum(self, path: str) -> str:
-        """Of a file that several shards have."""
-        with self.lock:
-            if path not in self.shared:
-                self.shared[path] = file_checksum(path)
-            return self.shared[path]
+        """Several shards may have a file."""
+        found = self.shared.get(path)
+        if found is None:
+            found = self.shared[path] = file_checksum(path)
+        return found
+
+
+def _check_content(files: Files, kind: str, shard: int) -> None:
+    """Of a file that nothing is known of: token ids are below the vocabulary size, items no NaN."""
+    table, tokens, name = files.table, int(files.table.tokens[shard]), kind.removesuffix(".column")
+    if kind == "stream.bin":
+        dtype, at = files.manifest.layouts[table.layout[shard]].dtype, int(table.offset[shard])
+        checksum, limit = xxhash.xxh3_64(), files.manifest.num_ids
+        for i, items in _pieces(files, kind, shard, dtype, at, tokens):
+            ids = items["token"]
+            checksum.update(ids.tobytes())
+            _first((ids < 0) | (ids >= limit), i, ids, "token", f"ids in [0, {limit}), the vocabulary")
+        if (known := table.token_checksum[shard]) is not None:
+            _equal(checksum.hexdigest(), known, "the token column")
+    elif kind.endswith(".column"):
+        column, found = files.columns[name], files.kinds[kind]
+        at = int(found.offset[shard]) if isinstance(found, ItemFiles) else 0
+        dtype = np.dtype((column.stored, (column.itemsize // column.stored.itemsize,)))
+        for i, items in _pieces(files, kind, shard, dtype, at, tokens):
+            none: Any = items & 0x7FFF > 0x7F80 if column.dtype == BF16 else items != items
+            _first(none.any(1), i, items, "item of token", "numbers, not NaN")
+
+
+def _pieces(files: Files, kind: str, shard: int, dtype: Any, at: int, count: int) -> Iterator[tuple[int, NDArray[Any]]]:
+    """(number of the first item, items) of a file, from byte `at`."""
+    dtype = np.dtype(dtype)
+    base, size = dtype.base if dtype.shape else dtype, dtype.itemsize
+    step = max(1, _CHUNK // size)
+    for i in range(0, count, step):
+        data = files.read(kind, shard, at + i * size, min(step, count - i) * size)
+        yield i, np.frombuffer(data, base).reshape(-1, *dtype.shape)
+
+
+def _first(wrong: Any, base: int, values: NDArray[Any], what: str, expected: str) -> None:
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        raise FormatError(f"{what} {base + i}", str(values[i]), expected, fmt.DAMAGED)
 
 
 def _equal(found: str, expected: str, what: str) -> None:

@@ -1,9 +1,8 @@
 """The largest number of spans that any window of 2**k tokens touches, without looking at every window."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -80,11 +79,10 @@ def with_border_windows(manifest: Manifest, roots: Roots, shards: Sequence[int] 
     return replace(manifest, tracks=tracks)
 
 
-def count_spans(ranges: Ranges, track: str, each: Callable[..., Iterable[list[int]]] = map) -> list[int]:
-    """max_spans of a dataset or a view, as its files have it. each: `map`, or that of a pool."""
+def count_spans(ranges: Ranges, track: str) -> list[int]:
+    """max_spans of a dataset or a view, as its files have it."""
     starts = range(0, ranges.num_tokens, PIECE)
-    counted = each(partial(count_windows, ranges, track), starts, (start + PIECE for start in starts))
-    return list(map(max, zip(*counted, strict=True)))
+    return list(map(max, zip(*(count_windows(ranges, track, start, start + PIECE) for start in starts), strict=True)))
 
 
 def count_items(files: Files, track: str) -> int:

@@ -95,7 +95,7 @@ def test_another_tokenizer_than_the_one_that_the_manifest_says(
     file = tmp_path / "tokenizer.json"
     byte_level().save(str(file))
     np.array([1, 2, 0, 3, 0], np.uint16).tofile(tmp_path / "x.bin")
-    flat = ("--kind", "flat", "--dtype", "uint16", "--document-end", 0)
+    flat = ("--dtype", "uint16", "--document-end", 0)
     for own, other in ((file, "bytes"), ("bytes", file)):
         out = tmp_path / f"of-{Path(own).name}"
         assert run(capsys, "adopt", tmp_path / "x.bin", "--out", out, *flat, "--tokenizer", own)[0] == 0

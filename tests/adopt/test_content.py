@@ -35,8 +35,7 @@ def nanoset(path: Path) -> Path:
 
 def take(file: Path, out: Path) -> cl.Dataset:
     shutil.rmtree(out, ignore_errors=True)
-    kind = "datatrove" if file.suffix == ".ds" else "flat"
-    adopt([file], out, kind=kind, dtype="uint16" if kind == "flat" else None)
+    adopt([file], out, dtype=None if file.suffix == ".ds" else "uint16")
     ds = cl.open_dataset(out)
     assert ds.stream_fingerprint == SpecReader(out).stream_fingerprint()
     return ds
@@ -101,5 +100,5 @@ def test_a_file_that_changes_while_it_is_adopted_is_refused(tmp_path: Path, monk
 
     monkeypatch.setattr(adopting, "read_content", late)
     with raises(InputError, "x.bin", "100002 bytes"):
-        adopt([file], tmp_path / "out", kind="flat", dtype="uint16")
+        adopt([file], tmp_path / "out", dtype="uint16")
     assert not (tmp_path / "out").exists()

@@ -99,13 +99,11 @@ def test_bad_paths(tmp_path: Path) -> None:
     np.arange(5, dtype=np.uint16).tofile(tmp_path / "x.bin")
     with raises(ConfigError, "x.bin", "neither PREFIX.bin with PREFIX.idx"):
         adopt([tmp_path / "x.bin"], tmp_path / "ds")
-    adopt([tmp_path / "x.bin"], tmp_path / "ok", kind="flat", dtype="uint16")
+    adopt([tmp_path / "x.bin"], tmp_path / "ok", dtype="uint16")
     with raises(ConfigError, found="twice"):
-        adopt([tmp_path / "x.bin"] * 2, tmp_path / "ds", kind="flat", dtype="uint16")
+        adopt([tmp_path / "x.bin"] * 2, tmp_path / "ds", dtype="uint16")
     with raises(ConfigError, "ok", "files there"):
-        adopt([tmp_path / "x.bin"], tmp_path / "ok", kind="flat", dtype="uint16")
-    with raises(ConfigError, "kind", "'olmo'"):
-        adopt([tmp_path / "x.bin"], tmp_path / "ds", kind="olmo")
+        adopt([tmp_path / "x.bin"], tmp_path / "ok", dtype="uint16")
     (tmp_path / "empty").mkdir()
     with raises(ConfigError, "empty", "no Megatron"):
         adopt([tmp_path / "empty"], tmp_path / "ds")
@@ -131,7 +129,7 @@ def test_files_of_other_kinds_are_no_tokens(tmp_path: Path, kind: str) -> None:
         data = {"gzip": gzip.compress(bytes(tokens)), "zstd": zstandard.compress(bytes(tokens)), "megatron": b"MMIDIDX"}
         path.write_bytes(data.get(kind, head.tobytes() + bytes(tokens)))
     with raises(InputError, path, "a file of another kind", "tokens and nothing else"):
-        adopt([path], tmp_path / "ds", kind="flat", dtype="uint8")
+        adopt([path], tmp_path / "ds", dtype="uint8")
 
 
 @pytest.mark.parametrize(

@@ -113,16 +113,16 @@ def test_adopted_files(
     nothing = "conceptloader.ingest.adopt.adopt.check_ids", lambda *_: None
     if known is None or bad is None:  # else ids that no vocabulary has are refused, and a type that lacks some
         monkeypatch.setattr(*nothing)
-    adopt([tmp_path / "x.bin"], tmp_path / "ds", kind="flat", dtype=dtype, tokenizer=known)
+    adopt([tmp_path / "x.bin"], tmp_path / "ds", dtype=dtype, tokenizer=known)
     assert window(reader(tmp_path / "ds"), 1)["input_ids"][0, 3] == good
     if bad is not None:
         tokens[11] = bad
         tokens.tofile(tmp_path / "x.bin")
         if known is not None and bad >= 0:
             with raises(InputError, "x.bin", f"token {bad}"):
-                adopt([tmp_path / "x.bin"], tmp_path / "again", kind="flat", dtype=dtype, tokenizer=known)
+                adopt([tmp_path / "x.bin"], tmp_path / "again", dtype=dtype, tokenizer=known)
         monkeypatch.setattr(*nothing)  # as if it came later in the file
-        adopt([tmp_path / "x.bin"], tmp_path / "again", kind="flat", dtype=dtype, tokenizer=known)
+        adopt([tmp_path / "x.bin"], tmp_path / "again", dtype=dtype, tokenizer=known)
         batches = reader(tmp_path / "again")
         window(batches, 0)
         with pytest.raises(FormatError, match=rf"sample 1, dp_rank 3: .*x\.bin: found id {bad} as token 11 of shard 0"):

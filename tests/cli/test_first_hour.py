@@ -86,7 +86,7 @@ def test_adopt_says_the_roots_that_it_takes(shell: Shell, tmp_path: Path) -> Non
 def test_adopt_refuses_a_dataset_of_ours(shell: Shell, dataset: Path, tmp_path: Path) -> None:
     (tokens,) = dataset.glob("*.stream.bin")
     for path in (tokens, dataset):
-        shell("adopt", path, "--kind", "flat", "--dtype", "uint16", "--out", tmp_path / "again", code=2)
+        shell("adopt", path, "--dtype", "uint16", "--out", tmp_path / "again", code=2)
         assert f"found a file of the dataset {dataset}" in shell.stderr
         assert "conceptloader subset" in shell.stderr
     assert not (tmp_path / "again").exists()

@@ -131,7 +131,7 @@ def test_out_is_taken(tmp_path: Path, source: Path, capsys: pytest.CaptureFixtur
     more = {
         "build": [source, "--tokenizer", "bytes"],
         "annotate": [ds, source, "--track", "new"],
-        "adopt": [tokens, "--kind", "flat", "--dtype", "uint16"],
+        "adopt": [tokens, "--dtype", "uint16"],
         "subset": [ds, ds],
     }[name]
     assert main([name, *map(str, more), "--out", str(out)]) in (1, 2)

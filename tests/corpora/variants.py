@@ -68,7 +68,7 @@ class Variant:
 def _build_adopted(path: Path) -> None:
     for name in "ab":
         (np.arange(150) * 7 % 13).astype("<u2").tofile(path.parent / f"{path.name}-{name}.bin")
-    adopt([path.parent / f"{path.name}-{name}.bin" for name in "ab"], path, kind="flat", dtype="u2", document_end=EOS)
+    adopt([path.parent / f"{path.name}-{name}.bin" for name in "ab"], path, dtype="u2", document_end=EOS)
     assert cl.verify(path, full=True) == []  # writes the checksums of the adopted files
 
 

@@ -183,7 +183,7 @@ def test_an_open_file_that_is_written_over(data: Path, name: str) -> None:
 
 def test_an_adopted_file_that_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "tokens.bin").write_bytes(np.arange(20_000, dtype=np.uint16).tobytes())
-    adopt([tmp_path / "tokens.bin"], tmp_path / "ds", kind="flat", dtype="uint16")
+    adopt([tmp_path / "tokens.bin"], tmp_path / "ds", dtype="uint16")
     config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": str(tmp_path / "ds")}}, "loader": {"prefetch_batches": 0}}
     loader = cl.make_dataloader(config, micro_batch_size=4)
     batches = iter(loader)

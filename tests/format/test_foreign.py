@@ -25,7 +25,7 @@ def adopted(root: Path, count: int = 1, tokens: int = 12) -> Path:
     files = [root / f"{number}.bin" for number in range(count)]
     for number, file in enumerate(files):
         file.write_bytes((np.arange(tokens, dtype="<u2") + 100 * number).tobytes())
-    adopt(files, root / "ds", kind="flat", dtype="uint16")
+    adopt(files, root / "ds", dtype="uint16")
     return root / "ds"
 
 
@@ -102,7 +102,7 @@ def test_fingerprints_do_not_depend_on_time_or_place(tmp_path: Path) -> None:
 
 def test_files_outside_the_neighbourhood_need_permission(tmp_path: Path) -> None:
     adopted(tmp_path / "a")
-    adopt([tmp_path / "a" / "0.bin"], tmp_path / "b" / "ds", kind="flat", dtype="uint16")
+    adopt([tmp_path / "a" / "0.bin"], tmp_path / "b" / "ds", dtype="uint16")
     with raises(
         FormatError, fix="if you trust this dataset, allow the directory: --root DIR of a command, roots=[...]"
     ):

@@ -176,13 +176,13 @@ def order_spec(directory: Path, data: bytes) -> None:
 def megatron_index(directory: Path, data: bytes) -> None:
     (directory / "x.idx").write_bytes(data)
     (directory / "x.bin").write_bytes(bytes(80))
-    adopt([directory / "x"], directory / "ds", kind="megatron")
+    adopt([directory / "x"], directory / "ds")
     cl.verify(directory / "ds", full=True)
 
 
 def npy(directory: Path, data: bytes) -> None:
     (directory / "x.npy").write_bytes(data)
-    adopt([directory / "x.npy"], directory / "ds", kind="flat", document_end=0)
+    adopt([directory / "x.npy"], directory / "ds", document_end=0)
     cl.verify(directory / "ds", full=True)
 
 
@@ -222,7 +222,7 @@ def annotations(template: Template) -> Target:
 
 def checksums(directory: Path, data: bytes) -> None:
     (directory / "x.bin").write_bytes(bytes(80))
-    adopt([directory / "x.bin"], directory / "ds", kind="flat", dtype="u2", document_end=0)
+    adopt([directory / "x.bin"], directory / "ds", dtype="u2", document_end=0)
     (directory / "ds" / "checksums.json").write_bytes(resealed(data))
     cl.verify(directory / "ds", full=True)
 
@@ -230,7 +230,7 @@ def checksums(directory: Path, data: bytes) -> None:
 def datatrove_index(directory: Path, data: bytes) -> None:
     (directory / "x.ds").write_bytes(bytes(80))
     (directory / "x.ds.index").write_bytes(data)
-    adopt([directory / "x.ds"], directory / "ds", kind="datatrove")
+    adopt([directory / "x.ds"], directory / "ds")
     cl.verify(directory / "ds", full=True)
 
 

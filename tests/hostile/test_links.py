@@ -95,7 +95,7 @@ COMMANDS: dict[str, tuple[Callable[[Path], object], bool]] = {  # and whether a 
     ),
     "subset": (_command("subset", "DS", "--where", "id = 'doc-1'", "--out", "DS/new"), False),
     "subset --task": (_command("subset", "DS", "--where", "id = 'doc-1'", "--out", "DS/new", "--task", "0/2"), False),
-    "adopt": (_command("adopt", "TMP/raw.bin", "--kind", "flat", "--dtype", "u2", "--out", "DS/new"), False),
+    "adopt": (_command("adopt", "TMP/raw.bin", "--dtype", "u2", "--out", "DS/new"), False),
     "inspect": (_command("inspect", "DS", "--random", "1", "--html", "DS/page.html"), False),
     "query": (_command("query", "TMP/run.yaml", "from samples", "--samples", "4", "--csv", "DS/rows.csv"), False),
     "init": (_command("init", "DS", "--out", "DS/run.yaml", "--overwrite"), False),
@@ -119,7 +119,7 @@ def test_links_of_a_dataset(name: str, link: Callable[[Path, Path], None], tmp_p
     (tmp_path / "raw.bin").write_bytes(bytes(range(1, 251)) * 500)
     if name == "verify":  # which writes the checksums of what was adopted
         shutil.rmtree(path)
-        _command("adopt", "TMP/raw.bin", "--kind", "flat", "--dtype", "u2", "--out", "DS")(path)
+        _command("adopt", "TMP/raw.bin", "--dtype", "u2", "--out", "DS")(path)
     (tmp_path / "run.yaml").write_text(f"{{seq_len: 8, datasets: {{a: {{path: {path}}}}}}}")
     if begun:
         _write_column(path)

@@ -254,7 +254,7 @@ def test_names_are_what_tells_paths_apart(tmp_path: Path) -> None:
         (([paths[0], paths[0]], None), "found twice, expected each path once; .* weights of one path are added"),
         ((["s3://bucket/web"], None), "found a URL, expected files on a disk"),
         (([str(tmp_path / "nothing")], None), "found nothing there, expected a folder of token files"),
-        (([str(tmp_path / "x/text")], None), "found neither PREFIX.bin with PREFIX.idx .* --kind "),
+        (([str(tmp_path / "x/text")], None), "found neither PREFIX.bin with PREFIX.idx .* --dtype "),
     ):
         with pytest.raises(ConfigError, match=message):
             in_place.datasets_in_place(blend, None)

@@ -42,7 +42,7 @@ def write_all(folder: Path, seed: int) -> Path:
     cut(folder / "cut", folder / "joined", rng)
     cut(folder / "cut-again", folder / "cut", rng)
     rng.integers(0, VOCAB, int(rng.integers(200, 3000))).astype("<u2").tofile(folder / "flat.bin")
-    adopt([str(folder / "flat.bin")], str(folder / "flat"), kind="flat", dtype="uint16", tokenizer=TOKENIZER)
+    adopt([str(folder / "flat.bin")], str(folder / "flat"), dtype="uint16", tokenizer=TOKENIZER)
     write_columns(folder / "flat", types)
     return folder
 

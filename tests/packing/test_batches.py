@@ -53,6 +53,6 @@ def test_no_document_table(tmp_path: Path) -> None:
     tokens = np.arange(1000, dtype="<u2")
     tokens.tofile(tmp_path / "tokens.bin")
     flat = str(tmp_path / "tokens.bin")
-    assert main(["adopt", flat, "--out", str(tmp_path / "d"), "--kind", "flat", "--dtype", "uint16"]) == 0
+    assert main(["adopt", flat, "--out", str(tmp_path / "d"), "--dtype", "uint16"]) == 0
     with raises(ConfigError, "datasets.a: packing", "no document table in shard 0"):
         cl.open_blend({"seq_len": 8, "packing": {"bins": 4}, "datasets": {"a": {"path": str(tmp_path / "d")}}})

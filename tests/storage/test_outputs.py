@@ -19,7 +19,7 @@ COMMANDS: dict[str, str | list[str]] = {
     "build": "build rows.jsonl --tokenizer bytes --workers 1 --out URL",
     "build --overwrite": "build rows.jsonl --tokenizer bytes --workers 1 --out URL --overwrite",
     "build --recipe": "build --recipe build.yaml --workers 1",
-    "adopt": "adopt raw.bin --kind flat --dtype u2 --out URL",
+    "adopt": "adopt raw.bin --dtype u2 --out URL",
     "annotate": "annotate ds spans.jsonl --track t --span-unit token --out URL",
     "concat": "subset ds ds2 --out URL",
     "subset": ["subset", "ds", "--where", "id = 'doc-1'", "--out", "URL"],

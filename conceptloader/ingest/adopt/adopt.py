@@ -49,7 +49,6 @@ def adopt(
     paths: Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
     *,
-    kind: str = "auto",
     dtype: str | None = None,
     document_end: int | None = None,
     tokenizer: Tokenizer | None = None,
@@ -69,7 +68,6 @@ def adopt(
     Args:
         paths: Prefixes (or either file) of Megatron's .bin/.idx, .ds files of datatrove, flat token files, or folders.
         out: Directory of the dataset, new or empty.
-        kind: "auto", "megatron", "datatrove" or "flat".
         dtype: Of flat files' tokens, see `flat_file`.
         document_end: Token that ends a document in flat files, which are read once to find it.
         tokenizer: What the token ids mean; kept in the manifest.
@@ -87,7 +85,7 @@ def adopt(
         InputError: For files that are missing, corrupt or not adoptable.
         ReadError: A file cannot be read.
     """
-    files = _find_files([os.fspath(path) for path in paths], kind, dtype, document_end)
+    files = _find_files([os.fspath(path) for path in paths], dtype, document_end)
     if not allow_mixed_tokenizers:
         _check_tokenizers(files, tokenizer, tokenizer_source)
     if not sum(file.tokens for file in files):
@@ -116,10 +114,10 @@ def adopt(
 
 def token_files(path: str) -> list[str]:
     """All files that `path` stands for, indexes included. Raises: see `adopt`."""
-    return [found + suffix for kind, found in _expand(path, "auto") for suffix in KINDS[kind].files]
+    return [found + suffix for kind, found in _expand(path, None) for suffix in KINDS[kind].files]
 
 
-def _find_files(paths: Sequence[str], kind: str, dtype: str | None, document_end: int | None) -> list[TokenFile]:
+def _find_files(paths: Sequence[str], dtype: str | None, document_end: int | None) -> list[TokenFile]:
     """Describe all token files that `paths` stand for. Raises: see `adopt`."""
     if isinstance(paths, str) or not paths:
         raise ConfigError(
@@ -128,11 +126,7 @@ def _find_files(paths: Sequence[str], kind: str, dtype: str | None, document_end
             "a list of at least one path",
             "pass the files or folders as paths: conceptloader adopt FILE...",
         )
-    if kind not in ("auto", *KINDS):
-        raise ConfigError(
-            "kind", repr(kind), f"one of auto, {', '.join(KINDS)}", "pass --kind auto, or the kind of the files"
-        )
-    chosen = [item for path in paths for item in _expand(path, kind)]
+    chosen = [item for path in paths for item in _expand(path, dtype)]
     if len(chosen) > fmt.MAX_SHARDS:
         raise ConfigError(
             "paths",
@@ -163,21 +157,19 @@ def _find_files(paths: Sequence[str], kind: str, dtype: str | None, document_end
     return [KINDS[found].describe(path, *more.get(found, ())) for found, path in chosen]
 
 
-def _expand(path: str, kind: str) -> list[tuple[str, str]]:
-    """(kind, file or prefix) of each token file."""
+def _expand(path: str, dtype: str | None) -> list[tuple[str, str]]:
+    """(kind, file or prefix) of each token file. dtype: of what no name says that it has tokens."""
     # Megatron leaves indices of its own in a folder PREFIX, beside PREFIX.idx.
-    if os.path.isdir(path) and not (kind in ("auto", "megatron") and os.path.isfile(path + ".idx")):
-        return _expand_folder(path, kind)
+    if os.path.isdir(path) and not os.path.isfile(path + ".idx"):
+        return _expand_folder(path, dtype)
     stem, suffix = os.path.splitext(path)
     prefix = stem if suffix in KINDS["megatron"].files else path
-    if kind == "auto" and suffix in KINDS["datatrove"].suffixes:
-        kind = "datatrove"
-    elif kind == "auto" and os.path.exists(prefix + ".idx"):
-        kind = "megatron"
-    elif kind == "auto" and suffix in KINDS["flat"].suffixes and os.path.exists(path):
-        kind = "flat"
-    if kind != "auto":
-        return [(kind, prefix if kind == "megatron" else path)]
+    if suffix in KINDS["datatrove"].suffixes:
+        return [("datatrove", path)]
+    if os.path.exists(prefix + ".idx"):
+        return [("megatron", prefix)]
+    if (suffix in KINDS["flat"].suffixes or dtype is not None) and os.path.exists(path):
+        return [("flat", path)]
     if not any(os.path.exists(file) for file in (path, prefix + ".bin")):
         kinds = "a folder of token files, PREFIX of Megatron's PREFIX.bin and .idx, a .ds or a .npy"
         raise ConfigError(
@@ -187,22 +179,22 @@ def _expand(path: str, kind: str) -> list[tuple[str, str]]:
         path,
         "neither PREFIX.bin with PREFIX.idx (Megatron), nor a .ds (datatrove), nor a .npy",
         "a file of one of these kinds",
-        "pass --kind megatron, datatrove or flat if it holds token ids; of text: conceptloader build",
+        "pass --dtype TYPE if it holds token ids and nothing else; of text: conceptloader build",
     )
 
 
-def _expand_folder(folder: str, kind: str) -> list[tuple[str, str]]:
+def _expand_folder(folder: str, dtype: str | None) -> list[tuple[str, str]]:
     """The files in a folder. Those in folders below it are an error, since datatrove would skip them."""
-    known = {suffix: name for name, one in KINDS.items() for suffix in one.suffixes if kind in ("auto", name)}
-    if kind == "flat":  # else a .bin belongs to an .idx
-        known[".bin"] = "flat"
+    known = {suffix: name for name, one in KINDS.items() for suffix in one.suffixes}
     paths = files_below(folder)
+    if dtype is not None and not any(path.endswith(".idx") for path in paths):  # else a .bin belongs to an .idx
+        known[".bin"] = "flat"
     files = [path for path in paths if os.path.splitext(path)[1] in known]
     here = [path for path in files if os.path.dirname(path) == folder]
     kinds = sorted({known[os.path.splitext(path)[1]] for path in here})
     if len(kinds) > 1:
         raise ConfigError(
-            folder, f"files of {', '.join(kinds)} in it", "files of one kind", "pass --kind with one of these"
+            folder, f"files of {', '.join(kinds)} in it", "files of one kind", "pass the files that are meant"
         )
     if len(here) < len(files):
         below = next(path for path in files if path not in here)
@@ -210,10 +202,9 @@ def _expand_folder(folder: str, kind: str) -> list[tuple[str, str]]:
             folder, f"{below} below it", "files in it only", "pass each folder to adopt as a path of its own"
         )
     if not files:
-        wanted = "Megatron, datatrove or .npy files" if kind == "auto" else f"files of kind {kind}"
-        raise ConfigError(
-            folder, f"no {wanted} in it", "at least one such file", "pass the folder of the files, or another --kind"
-        )
+        wanted = "Megatron, datatrove or .npy files"
+        fix = "pass the folder of the files, or --dtype TYPE for a .bin of tokens and nothing else"
+        raise ConfigError(folder, f"no {wanted} in it", "at least one such file", fix)
     alone = [path for path in paths if path.endswith(".bin") and path[:-4] + ".idx" not in {*paths}]
     masks = [path for path in files if "mask" in os.path.basename(path).lower()]
     borders = [path for path in paths if path.endswith((".csv.gz", ".csv"))]

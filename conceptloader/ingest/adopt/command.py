@@ -32,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH")
     add_out(add)
-    add("--kind", choices=["auto", "megatron", "datatrove", "flat"], default="auto", help="default: by the file names")
     add("--ignore-loss-mask", action="store_true", help="accept .ds files with a .ds.loss, which is not read")
     group = parser.add_argument_group("flat files").add_argument
     group("--dtype", metavar="TYPE", help="uint8, uint16, uint32, int32 or int64")
@@ -57,7 +56,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         tokenizer=tokenizer,
         definition=definition,
         tokenizer_source=arguments.tokenizer,
-        **chosen(arguments, "kind", "dtype", "document_end", "allow_mixed_tokenizers", "ignore_loss_mask"),
+        **chosen(arguments, "dtype", "document_end", "allow_mixed_tokenizers", "ignore_loss_mask"),
     )
     kinds = sorted({entry.kind for entry in manifest.shards.foreign if entry})
     documents = counted(manifest.num_documents, "document") if manifest.num_documents else "unknown documents"

@@ -66,7 +66,7 @@ def _read_head(file: IndexFile) -> tuple[str, int, int]:
             path,
             f"a file that begins with {magic!r}",
             repr(_MAGIC),
-            "pass the path of a Megatron .idx, or another --kind",
+            "pass the path of a Megatron .idx",
         )
     if version != 1:
         raise InputError(path, f"version {version}", "1", "write it again with tools/preprocess_data.py of Megatron-LM")

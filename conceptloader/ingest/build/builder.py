@@ -290,7 +290,7 @@ def format_options(options: IngestOptions) -> BuildOptions:
             raise ConfigError(
                 what,
                 f"track {unknown[0]!r}",
-                f"one of {', '.join(columns.tracks) or 'none'}",
+                f"one of {', '.join(columns.tracks)}" if columns.tracks else "no track: no column has spans",
                 "pass one of these tracks to --vocabulary and --scores",
             )
     tracks = {

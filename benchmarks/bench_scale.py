@@ -68,7 +68,7 @@ def configuration(name: str, datasets: int, shards: int, phases: int) -> Path:
         "seq_len": SEQ_LEN,
         "datasets": {key: {"path": path} for key, path in paths.items()},
         "phases": [
-            {"start": at * LAST // phases, "weights": {key: 1 + (7 * k + 13 * at) % 101 for k, key in enumerate(some)}}
+            {"at": at * LAST // phases, "weights": {key: 1 + (7 * k + 13 * at) % 101 for k, key in enumerate(some)}}
             for at, some in enumerate(chosen)
         ],
     }

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from conceptloader.ingest.annotate.options import AnnotateOptions
     from conceptloader.ingest.build.simple import build
     from conceptloader.order.mixture import Mixture
-    from conceptloader.order.phases import Phase
     from conceptloader.order.progress.found import find_state
+    from conceptloader.order.segments import Segment
     from conceptloader.torch.collate import TensorBatch, collate_fn
     from conceptloader.torch.dataset import SampleDataset
     from conceptloader.torch.loader import Loader, make_dataloader
@@ -60,7 +60,7 @@ _HOMES = {
     "ingest.annotate.options": "AnnotateOptions",
     "ingest.build.simple": "build",
     "order.mixture": "Mixture",
-    "order.phases": "Phase",
+    "order.segments": "Segment",
     "order.progress.found": "find_state",
     "torch.collate": "TensorBatch collate_fn",
     "torch.dataset": "SampleDataset",
@@ -75,7 +75,7 @@ _PUBLIC = {name: home for home, names in _HOMES.items() for name in names.split(
 __all__ = [
     "AnnotateOptions", "Blend", "ConceptloaderError", "Config", "Dataset", "DatasetLosses",
     "DistributedSampler", "EpochSampler", "EvaluationLoader", "GrainSource", "Loader",
-    "Mixture", "MixtureSampler", "NumpyLoader", "Phase", "SampleDataset", "TensorBatch", "TokenMean", "TrainedLoader",
+    "Mixture", "MixtureSampler", "NumpyLoader", "SampleDataset", "Segment", "TensorBatch", "TokenMean", "TrainedLoader",
     "__version__", "adapters", "adopt", "annotate", "batches", "build", "collate_fn", "column_writer", "concat",
     "concepts", "decode", "errors", "find_state", "load_config", "make_dataloader", "metrics", "mixing", "open_blend",
     "open_dataset", "register_codec", "testing", "token_mean", "trace", "verify", "writing",

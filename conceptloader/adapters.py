@@ -6,12 +6,9 @@ from conceptloader.batch.loader import BaseLoader
 from conceptloader.blend import build_mixture
 from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.permutation import Permutation
-from conceptloader.order.phases import Ramp
 from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.schedule import BatchSchedule
-from conceptloader.order.sequential import Sequential
-from conceptloader.order.skips import Skip
 from conceptloader.run.entry import Entry
 from conceptloader.run.observer import Observer
 from conceptloader.run.ranks import Ranks
@@ -26,12 +23,9 @@ __all__ = [
     "Partition",
     "Permutation",
     "Plan",
-    "Ramp",
     "Ranks",
     "RunLog",
     "RunStart",
-    "Sequential",
-    "Skip",
     "TrainingRun",
     "batch_digest",
     "build_mixture",

@@ -82,8 +82,8 @@ CHAPTERS: dict[str, tuple[str, str, dict[str, str]]] = {
         "Parts for adapters and tests",
         "For authors of [adapters](../trainers.md), and for tests of their own.",
         {
-            "adapters": "BaseLoader TrainingRun Entry Observer RunStart RunLog Ranks BatchSchedule Ramp Partition Plan "
-            "build_mixture OrderSpec Sequential Skip Permutation derive_key batch_digest",
+            "adapters": "BaseLoader TrainingRun Entry Observer RunStart RunLog Ranks BatchSchedule Partition Plan "
+            "build_mixture OrderSpec Permutation derive_key batch_digest",
             "testing": "random_documents RawDocument write_dataset Layout check_resume global_steps",
         },
     ),

@@ -20,7 +20,6 @@ from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import LastBatch, Partition, Plan, Scheme
 from conceptloader.order.progress.state import OrderState
 from conceptloader.order.schedule import BatchSchedule
-from conceptloader.order.sequential import Sequential
 from conceptloader.run.entry import Entry
 from conceptloader.run.observer import Track
 from conceptloader.run.ranks import Alone, Ranks
@@ -452,7 +451,7 @@ class BaseLoader(Shown, Generic[B]):
         self._refuse("group", group)
         return Alone()
 
-    def _follow(self, order: Mixture | Sequential, start: int) -> None:
+    def _follow(self, order: Mixture, start: int) -> None:
         """Read on in another order, and what was prefetched from `start` on again."""
         self._reader.follow(order)
         if self._ahead is not None:

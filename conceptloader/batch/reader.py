@@ -43,7 +43,7 @@ Picked = tuple[I64Array, U64Array]
 
 
 class Order(Protocol):
-    """Mixture, Sequential, or anything that says which window of which member a sample is.
+    """Mixture, or anything that says which window of which member a sample is.
 
     With the `kernel_tables` of a Mixture, kernels find windows by themselves.
     """

@@ -14,7 +14,6 @@ from conceptloader.batch.open import open_reader
 from conceptloader.blend import Blend, ConfigLike
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.state import OrderState
-from conceptloader.order.sequential import Sequential
 from conceptloader.run.entry import ANY, Entry
 from conceptloader.run.training import TrainingRun
 
@@ -42,7 +41,7 @@ class SampleSource:
         partition = Partition(micro_batch_size=1, dp_size=1)
         # What another front end reads, as ConceptTrainer does with its train_dataset, is checked there.
         self.run = TrainingRun(config, ANY, partition=partition, rule=None, allow_changed=allow_changed)
-        self._checked, self._watches = False, not isinstance(self.blend.order, Sequential)
+        self._checked, self._watches = False, self.blend.order.num_samples is None
         self._stop = 0  # one past the last sample read
         self._last = self._reads = self._back = 0  # read before, how many were, and of them before the one before
         self._reader = open_reader(self.blend)

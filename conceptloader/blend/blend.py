@@ -17,18 +17,17 @@ from conceptloader.blend.exclude import Excluded, read_excluded
 from conceptloader.blend.load import load_config
 from conceptloader.blend.mask import NOTHING, WHOLE, Holes, Mask
 from conceptloader.blend.packing import Packing, Packs
-from conceptloader.blend.replayed import replayed_phases
+from conceptloader.blend.phases import Phase, planned, with_skips
+from conceptloader.blend.replayed import replayed_segments
 from conceptloader.blend.schema import Config, MegatronOrder
 from conceptloader.blend.vocabulary import check_concepts
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.paths import with_default
 from conceptloader.order.mixture import Mixture
-from conceptloader.order.phases import Phase
 from conceptloader.order.progress.resume import resume
-from conceptloader.order.progress.spec import LoggedPhase, Member, OrderSpec, PackingRule
-from conceptloader.order.sequential import Sequential
-from conceptloader.order.skips import MAX_SKIPPED, Skips
+from conceptloader.order.progress.spec import KEPT, Member, OrderSpec, PackingRule
+from conceptloader.order.segments import Segment
 from conceptloader.order.weights import exact_weights, tempered
 
 logger = logging.getLogger(__name__)
@@ -118,8 +117,6 @@ class Blend(Shown):
         excluded: Dataset -> which of its tokens are not read, where there are any.
         spec: What determines the order; it is saved with a checkpoint.
         unknown_ids: Entry of `exclude` -> how many of its ids no dataset has.
-        logged_phases: All phases of the run, where its log has said them; without, those before the spec's origin are
-            not known.
         order: Sample index -> (k, epoch, window), where k is a position in `views`; it follows from the rest.
         views: By member of the order; None stands for a member of the past whose dataset has left the configuration.
     """
@@ -129,17 +126,15 @@ class Blend(Shown):
     excluded: Mapping[str, Excluded]
     spec: OrderSpec
     unknown_ids: Mapping[int, int] = dataclasses.field(default_factory=dict)
-    logged_phases: Sequence[LoggedPhase] = ()
-    order: Mixture | Sequential = dataclasses.field(init=False)
+    order: Mixture = dataclasses.field(init=False)
     views: tuple[View | None, ...] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "order", self._order())
         object.__setattr__(self, "views", tuple(map(self._view, self.spec.members.values())))
 
-    def _order(self) -> Mixture | Sequential:
-        max_epochs = {name: entry.max_epochs for name, entry in self.config.datasets.items()}
-        return self.spec.build(max_epochs, self.logged_phases)
+    def _order(self) -> Mixture:
+        return self.spec.build({name: entry.max_epochs for name, entry in self.config.datasets.items()})
 
     def _view(self, member: Member) -> View | None:
         name, ds = member.dataset, self.datasets.get(member.dataset)
@@ -202,10 +197,12 @@ class Blend(Shown):
         )
         return dataclasses.replace(self, spec=spec)
 
-    def with_phase(self, phase: Phase, consumed: int) -> "Blend":
-        """With a phase set live by a run that will ask for no sample before `consumed`; see OrderSpec.with_phase."""
+    def with_live(self, segment: Segment, consumed: int) -> "Blend":
+        """With weights set live by a run that asks for no sample before `consumed`; see OrderSpec.with_live."""
         changed = copy.copy(self)  # with the views: of members, which stay
-        object.__setattr__(changed, "spec", self.spec.cut(consumed, self.order).with_phase(phase))
+        spec = self.spec.with_live(segment, self.order)
+        known = min(consumed, *(one.at + 1 for one in spec.live[-KEPT:]))
+        object.__setattr__(changed, "spec", spec.cut(known))
         object.__setattr__(changed, "order", changed._order())
         return changed
 
@@ -242,9 +239,8 @@ class Blend(Shown):
         for view in self.views:
             if view is not None and view.drops and (lost := self.cut(view)[2]) > MOST_UNREAD:
                 logger.warning("%s: %s", view.name, unread(lost))
-        now_at = Skips(self.spec.skips).global_index(consumed)
-        current = sum(phase.start <= now_at for phase in self.spec.phases) - 1
-        read = {name for phase in self.spec.phases[current:] for name in phase.weights} or set(self.spec.members)
+        current = sum(one.at <= consumed for one in self.order.segments) - 1
+        read = {name for one in self.order.segments[current:] for name in one.weights}
         some = {view.name for view in self.views if view is not None and len(view.mask.at) + len(view.holes.own.at)}
         for name in sorted({self.spec.members[member].dataset for member in read} & set(self.datasets) - some):
             self.datasets[name].files.look()
@@ -324,24 +320,18 @@ def _open(config: Config, datasets: Mapping[str, Dataset] | None, some_tracks: b
         seed=config.seed,
         block=config.block,
         members=members,
-        phases=_phases(config, members) if config.order == "shuffled" else (),
-        skips=config.skip,
+        segments=_segments(config, members) if config.order == "shuffled" else (),
         quarantine={name: always for name, (always, _) in prints.items() if always},
         exclude={name: later for name, (_, later) in prints.items() if later},
         order=config.order,
-        extra={} if config.split_documents is None else {"split_documents": list(config.split_documents)},
+        extra={} if config.split_documents is None else {"split_documents": [*map(float, config.split_documents)]},
         columns=columns_of(config, opened),
     )
     _check_size(spec, config)
-    starts = np.array([phase.start for phase in config.phases if phase.start < MAX_SKIPPED], np.int64)
-    for start, at in zip(starts, Skips(spec.skips).trainer_indices(starts), strict=True):
-        if at != start:  # the one key that counts what is skipped
-            where = "skip passes over it" if at < 0 else f"after skip it is the trainer's sample {at}"
-            logger.warning("phases: start %d is a global sample: %s", start, where)
     return Blend(config=config, datasets=opened, excluded=excluded, spec=spec, unknown_ids=unknown_ids)
 
 
-def build_mixture(config: ConfigLike, datasets: Mapping[str, Dataset] | None = None) -> Mixture | Sequential:
+def build_mixture(config: ConfigLike, datasets: Mapping[str, Dataset] | None = None) -> Mixture:
     """The order of samples of a configuration.
 
     Args:
@@ -349,7 +339,7 @@ def build_mixture(config: ConfigLike, datasets: Mapping[str, Dataset] | None = N
         datasets: As for `open_blend`.
 
     Returns:
-        A Mixture, or a Sequential with order sequential.
+        The order, which has an end with order sequential.
     """
     return open_blend(config, datasets).order
 
@@ -469,33 +459,33 @@ def columns_of(config: Config, datasets: Mapping[str, Dataset]) -> dict[str, dic
 
 
 def _check_size(spec: OrderSpec, config: Config) -> None:
-    count = sum(len(phase.weights) for phase in spec.phases)
-    if count > MAX_WEIGHTS and (config.replay or spec.ramps):
+    count = sum(len(one.weights) for one in spec.segments)
+    if count > MAX_WEIGHTS and (config.replay or any(one.ramp for one in spec.segments)):
         raise ConfigError(
             "replay" if config.replay else "phases",
-            f"{len(spec.phases)} changes of weights, {count} weights in all; a ramp is 64 changes",
+            f"{len(spec.segments)} changes of weights, {count} weights in all; a ramp is 64 changes",
             f"at most {MAX_WEIGHTS}, each of which is in every state",
             "change them less often (odm: every), and without ramps",
         )
 
 
-def _phases(config: Config, members: Mapping[str, Member]) -> tuple[Phase, ...]:
+def _segments(config: Config, members: Mapping[str, Member]) -> tuple[Segment, ...]:
     phases, first_key = list(config.phases), "phases[0].weights"
-    if not phases or phases[0].start > 0:
+    if not phases or phases[0].at > 0:
         first_key = "datasets.NAME.weight"
         given: dict[str, float] = {
             name: member.windows if config.weights == "by_size" else config.datasets[name].weight or 0
             for name, member in members.items()
         }
         first = {name: weight for name, weight in given.items() if weight} or dict.fromkeys(members, 1)
-        phases.insert(0, Phase(start=0, weights=first))
-    planned = tuple(dataclasses.replace(one, weights=tempered(one.weights, config.temperature)) for one in phases)
+        phases.insert(0, Phase(at=0, weights=first))
+    phases = [dataclasses.replace(one, weights=tempered(one.weights, config.temperature)) for one in phases]
     shift = len(phases) - len(config.phases)
-    for k, one in enumerate(planned):
+    for k, one in enumerate(phases):
         exact_weights(one.weights, first_key if k == 0 else f"phases[{k - shift}].weights")
-    replayed = replayed_phases(config)
+    replayed = replayed_segments(config)
     if replayed and (config.weights == "by_size" or any(entry.weight for entry in config.datasets.values())):
-        begun, own = (exact_weights(one[0].weights, "weights") for one in (replayed, planned))
+        begun, own = replayed[0].weights, exact_weights(phases[0].weights, "weights")
         if own != begun:
             raise ConfigError(
                 "replay",
@@ -503,4 +493,4 @@ def _phases(config: Config, members: Mapping[str, Member]) -> tuple[Phase, ...]:
                 "the same",
                 "omit datasets.NAME.weight: the log has all weights",
             )
-    return replayed or planned
+    return with_skips(replayed or planned(phases), config.skip)

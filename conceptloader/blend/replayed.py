@@ -1,17 +1,17 @@
-"""`replay: DIRECTORY`: the weights of another run, by its log, as phases of this one."""
+"""`replay: DIRECTORY`: the weights of another run, by its log, as segments of this one."""
 
 from conceptloader.blend.schema import Config
-from conceptloader.errors import ConfigError
-from conceptloader.order.phases import Phase
-from conceptloader.order.progress.runlog import RunLog
+from conceptloader.errors import ConfigError, FormatError
+from conceptloader.order.progress.runlog import EARLIER, RunLog
+from conceptloader.order.segments import Segment, in_force
 
 
-def replayed_phases(config: Config) -> tuple[Phase, ...]:
-    """The phases of the run that a configuration replays, the first at sample 0; () if it replays none.
+def replayed_segments(config: Config) -> tuple[Segment, ...]:
+    """The weights of the run that a configuration replays, the first at sample 0; () if it replays none.
 
     Raises:
         ConfigError: There is no run, or it has other datasets than here.
-        FormatError: The log is corrupt, or lacks a phase.
+        FormatError: The log is corrupt, or lacks some of its weights.
         ReadError: The log cannot be read.
     """
     if config.replay is None:
@@ -24,13 +24,16 @@ def replayed_phases(config: Config) -> tuple[Phase, ...]:
             "the directory of a run's checkpoints",
             "set replay to the directory of a run's checkpoints",
         )
-    found = [one.phase for one in log.phases(log.spec_at(log.starts[-1]))]
+    spec = log.spec_at(log.starts[-1])
+    if spec.forgotten:
+        raise FormatError(log.path, f"weights that were set live before sample {spec.begins} are missing", fix=EARLIER)
     # A member of the order is named "dataset@seq_len" after a change of the sequence length.
-    phases = tuple(
-        Phase(start=one.start, weights={name.partition("@")[0]: weight for name, weight in one.weights.items()})
-        for one in found
-    )
-    drawn = sorted({name for phase in phases for name in phase.weights})
+    segments = {
+        one.at: Segment(at=one.at, weights={name.partition("@")[0]: weight for name, weight in one.weights.items()})
+        for one in in_force(spec.segments)
+        if one.weights
+    }
+    drawn = sorted({name for one in segments.values() for name in one.weights})
     if drawn != config.names:
         raise ConfigError(
             where,
@@ -38,4 +41,4 @@ def replayed_phases(config: Config) -> tuple[Phase, ...]:
             f"a run of the datasets of this configuration: {', '.join(config.names)}",
             "rename the datasets as in that run, or set replay to another run",
         )
-    return phases
+    return tuple(segments.values())

@@ -10,14 +10,13 @@ from conceptloader.base.lazy import lazy
 from conceptloader.base.strict import Count, Natural, Positive, Rule, Section, plain, unknown, within
 from conceptloader.base.terminal import masked
 from conceptloader.blend.add_ons import ADD_ONS, add_on
+from conceptloader.blend.phases import Phase, Skip
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.kernels.arrays import LossWeight as LossWeight
 from conceptloader.kernels.arrays import Outputs
 from conceptloader.order.mixture import MAX_BLOCK
-from conceptloader.order.phases import Phase, check_first
 from conceptloader.order.progress.resume import OnSeqLenChange
 from conceptloader.order.progress.spec import Overflow
-from conceptloader.order.skips import Skip
 
 MAX_BINS = 4096
 
@@ -352,14 +351,14 @@ class Config(Section):
                 )
 
     def _check_phases(self) -> None:
-        starts = [phase.start for phase in self.phases]
+        starts = [phase.at for phase in self.phases]
         low = falls(starts)
         if low is not None:
             raise ConfigError(
-                f"phases[{low}].start",
+                f"phases[{low}].at",
                 str(starts[low]),
                 f"more than {starts[low - 1]}, where the phase before it starts",
-                f"set phases[{low}].start above {starts[low - 1]}",
+                f"set phases[{low}].at above {starts[low - 1]}",
             )
         for k, phase in enumerate(self.phases):
             if not phase.weights:
@@ -379,8 +378,10 @@ class Config(Section):
                 "weights in one place",
                 "omit phases, and set datasets.NAME.weight",
             )
-        if starts[:1] == [0]:
-            check_first(self.phases, "phases[0].ramp")
+        if starts[:1] == [0] and self.phases[0].ramp is not None:
+            raise ConfigError(
+                "phases[0].ramp", "a ramp from sample 0 on", "weights before it", "omit it, or set phases[0].at above 0"
+            )
 
     def _check_known(self, names: Any, where: str) -> None:
         for name in names:
@@ -409,7 +410,7 @@ class Config(Section):
         if self.order != "shuffled":
             return
         given = {name: None for name, dataset in self.datasets.items() if dataset.weight is not None}
-        at_start = bool(self.phases) and self.phases[0].start == 0
+        at_start = bool(self.phases) and self.phases[0].at == 0
         if given and (self.weights == "by_size" or at_start):
             other = "weights: by_size" if self.weights == "by_size" else "phases[0], which starts at 0,"
             raise ConfigError(
@@ -421,10 +422,10 @@ class Config(Section):
         if self.weights == "by_size":
             if at_start:
                 raise ConfigError(
-                    "phases[0].start",
+                    "phases[0].at",
                     "0 with weights: by_size",
                     "the proportions in one place",
-                    "omit weights, or set phases[0].start above 0",
+                    "omit weights, or set phases[0].at above 0",
                 )
             return
         in_phases = {name for phase in self.phases for name in phase.weights}

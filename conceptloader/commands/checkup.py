@@ -19,7 +19,6 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.write.build import open_writer
 from conceptloader.ingest.build.unaligned import read_losses
-from conceptloader.order.sequential import Sequential
 
 _BATCH, _BATCHES, _DOCUMENTS = 16, 16, 1000  # that are looked at
 _ALL_OF_THEM = "`packing` reads all of them, and pads"
@@ -49,8 +48,7 @@ def check_up(blend: Blend, num_samples: int | None, vocab_size: int | None) -> I
     yield from _documents(blend)
     yield from _tails(blend)
     yield from _masked(blend)
-    finite = blend.order.num_samples if isinstance(blend.order, Sequential) else total
-    yield from _samples(blend, min(total, finite))
+    yield from _samples(blend, min(total, blend.order.num_samples or total))
     yield from _unaligned(blend)
     text = "has to be equal on all nodes: release, data, order, configuration; paths and `loader` may differ"
     yield Finding("ranks", True, f"{fingerprint(blend.facts())} {text}")

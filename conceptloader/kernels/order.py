@@ -168,7 +168,7 @@ class Sizes(NamedTuple):
 
 
 class KernelTables(NamedTuple):
-    """What kernels find windows by: phases and sizes, and the two arrays of Skips.
+    """What kernels find windows by: phases and sizes, where samples are passed over, with how many before and after.
 
     room: u64 that these work in (see scratch_of).
     """

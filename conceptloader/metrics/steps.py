@@ -134,7 +134,7 @@ class Meter:
         now, spec = (time.monotonic(), *_read()), blend.spec
         seconds, size, retries = (late - early for late, early in zip(now, self._before, strict=True))
         members, counts = list(spec.members.values()), blend.order.counts(consumed)
-        shares = spec.phases_before(consumed)[-1].shares if spec.phases else {}
+        shares = [one.shares for one in blend.order.segments if one.at < consumed][-1]
         names = [member.dataset for member in members]
         samples, epochs, tokens = dict.fromkeys(names, 0), dict.fromkeys(names, 0.0), dict.fromkeys(names, 0)
         for member, count, windows in zip(members, counts, blend.order.sizes, strict=True):

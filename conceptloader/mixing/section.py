@@ -12,8 +12,8 @@ from conceptloader.base.strict import Natural, Rule, Saved, convert, plain, unkn
 from conceptloader.blend import Blend, Config
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.mixing.controller import MINIMUM, Controller, Weights, check_losses, rounded, saved, shares
-from conceptloader.order.phases import Phase
 from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.order.segments import Segment
 from conceptloader.order.weights import exact_weights
 from conceptloader.run.ranks import Ranks
 
@@ -175,7 +175,7 @@ class Mixing:
     def __init__(self, blend: Blend, state: SavedMixing | None = None) -> None:
         ((self.kind, options),) = (blend.config.mixing or {}).items()
         self.names, self.steps = blend.config.names, 0 if state is None else state.steps
-        planned = next(one for one in reversed(blend.spec.phases) if one.start not in blend.spec.live)
+        planned = [one for one in blend.spec.planned if one.weights][-1]
         given = _by_dataset(blend.spec, planned)
         start = shares({name: max(given.get(name, 0), MINIMUM * sum(given.values())) for name in self.names})
         self.controller = controller(self.kind, options, start, None if state is None else state.state)
@@ -221,7 +221,7 @@ class Mixing:
         self._check(weights)
         if weights != rounded(weights):
             weights = rounded(shares(weights))
-        same = exact_weights(weights, f"mixing.{self.kind}") == _by_dataset(blend.spec, blend.spec.phases[-1])
+        same = exact_weights(weights, f"mixing.{self.kind}") == _by_dataset(blend.spec, blend.order.segments[-1])
         return None if same else weights
 
     def apply(self, weights: Weights, set_weights: Callable[[Weights], Any]) -> None:
@@ -289,5 +289,5 @@ class Mixing:
         return bool(losses)
 
 
-def _by_dataset(spec: OrderSpec, phase: Phase) -> dict[str, int]:
-    return {spec.members[name].dataset: int(weight) for name, weight in phase.weights.items()}
+def _by_dataset(spec: OrderSpec, segment: Segment) -> dict[str, int]:
+    return {spec.members[name].dataset: int(weight) for name, weight in segment.weights.items()}

@@ -3,8 +3,8 @@
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,12 @@ from conceptloader.kernels.kernel import I64Array, U64Array
 from conceptloader.order import reference
 from conceptloader.order.built import built_tree, counts_in, draws_of, joined, phase_arrays, positions_in
 from conceptloader.order.permutation import MAX_N, as_positions
-from conceptloader.order.phases import Phase, checked_phases, without_ramps
 from conceptloader.order.reference import PhaseOrder
-from conceptloader.order.skips import Skip, Skips
-from conceptloader.order.weights import exact_weights
+from conceptloader.order.segments import Segment, in_force, ordered, origins
 
 ORDER_VERSION = 1
 MAX_BLOCK = 65_536
+_NEVER = 2**63 - 1
 PHASES = 1024  # that stay laid out for kernels
 FORGOTTEN = (
     "pass the run log, which has all weights (--run-log DIR): some were set while the run was running, and a "
@@ -35,25 +34,25 @@ FORGOTTEN = (
 class Mixture(Shown):
     """The order of samples of a run: a pure function of its arguments, in O(datasets) memory.
 
-    Within a phase, a tree over the weights assigns the samples (docs/order.md); inside each block of `block` samples
-    the choices are permuted, so that no data-parallel rank is bound to one dataset; draw k of a dataset of n windows is
-    window permutation_e(k mod n) of its epoch e = k // n. Everything has an exact inverse.
+    Between changes of weights, a tree over these assigns the samples (docs/order.md); inside each block of `block`
+    samples the choices are permuted, so that no data-parallel rank is bound to one dataset; draw k of a dataset of n
+    windows is window permutation_e(k mod n) of its epoch e = k // n. Everything has an exact inverse.
 
-    The tree of many datasets takes long, so that of a phase is built when a sample from there on is asked for.
+    The tree of many datasets takes long, so that it is built when a sample from there on is asked for.
 
     Args:
-        sizes: windows of each dataset, each 1..2**63.
-        weights: one number above 0 per dataset, for the run from sample 0 on; None when `phases` starts at 0, and equal
-            weights when there are no phases either.
+        sizes: windows of each dataset, each 1..2**63, or 0 for one that is never drawn.
+        weights: one number above 0 per dataset, from sample 0 on; by default those of `segments`, or equal ones.
         names: unique names. They, not their sequence, decide the order. Default "0", "1", ...
         seed: any integer.
         block: 1 (strict interleaving) to 65,536 samples.
-        phases: changes of weights, with increasing `start`. As an attribute in integers, with those in place of a ramp.
-        skips: jumps. With skips, every index below is the trainer's.
+        segments: changes of weights, the first at sample 0 unless `weights` are, and jumps. As an attribute all
+            weights that are known.
         max_epochs: per dataset, how often it may be read by `check_run`, or None.
         shuffle: False reads the windows of every dataset in storage order.
-        drawn: start of a phase -> draws of each dataset before it, of the first phase and others where they are known.
-            Indices and draws before the first phase raise ConfigError. By default that is the beginning of the run.
+        num_samples: end of the order; None for none.
+        forgotten: segments before the first one with `drawn` are not known: asking for their samples, or draws, raises
+            ConfigError. As an attribute, `begin` is the first sample that is known.
 
     Raises:
         ConfigError: naming the argument, what was found and what was expected.
@@ -66,11 +65,11 @@ class Mixture(Shown):
         names: Sequence[str] | None = None,
         seed: int = 0,
         block: int = 64,
-        phases: Sequence[Phase] | None = None,
-        skips: Sequence[Skip] = (),
+        segments: Sequence[Segment] | None = None,
         max_epochs: Sequence[float | None] | None = None,
         shuffle: bool = True,
-        drawn: Mapping[int, Sequence[int]] | None = None,
+        num_samples: int | None = None,
+        forgotten: bool = False,
     ) -> None:
         if not 1 <= as_integer(block, "block") <= MAX_BLOCK:
             raise ConfigError(
@@ -82,39 +81,40 @@ class Mixture(Shown):
         self.sizes = [int(n) for n in sizes]
         self.names = [str(k) for k in range(len(self.sizes))] if names is None else list(names)
         self.seed, self.block = as_integer(seed, "seed"), int(block)
-        self.shuffle = bool(shuffle)
+        self.shuffle, self.num_samples = bool(shuffle), num_samples
         self.max_epochs = [None] * len(self.sizes) if max_epochs is None else list(max_epochs)
-        self._check_members()
-        self.skips = Skips(skips)
-        self._drawn = drawn or {0: [0] * len(self.sizes)}
-        self.begin = min(self._drawn)
+        self._check_names()
+        if segments is None or weights is not None:
+            given = [1] * len(self.sizes) if weights is None else list(weights)
+            self._check_lengths(weights=given)
+            segments = [*(segments or ()), Segment(at=0, weights=dict(zip(self.names, given, strict=True)))]
+        listed = in_force(ordered(segments, self._index))
+        self._check_members({name for one in listed for name in one.weights})
         self._keys = [reference.dataset_key(self.seed, name) for name in self.names]
-        exact = [replace(phase, weights=self._exact_weights(phase)) for phase in self._phase_list(weights, phases)]
-        self.phases = [step for steps in without_ramps(exact) for step in steps]
-        self._starts = [phase.start for phase in self.phases]
+        known = [(start, one) for start, one in zip(origins(listed), listed, strict=True) if one.weights]
+        if forgotten:
+            known = known[next(k for k, (_, one) in enumerate(known) if one.drawn is not None) :]
+        self.segments, self._starts = [one for _, one in known], [start for start, _ in known]
+        self.begin = self.segments[0].at if forgotten else 0
+        jumps = [one for one in listed if one.skip]
+        self._skip_at = np.array([one.at for one in jumps], np.uint64)
+        self._skipped = np.cumsum([0, *(one.skip for one in jumps)], dtype=np.uint64)
         self._begins = np.array(self._starts, np.uint64)
-        self._bases = np.zeros((len(self.phases), len(self.sizes)), np.uint64)  # draws before each, of the first few
-        self._bases[0] = self._drawn[self.begin]
-        self._counted = 1  # of them
+        self._bases = np.zeros((len(known), len(self.sizes)), np.uint64)  # draws before each, of the first few
+        self._counted = 0  # of them
+        self._bases_to(0)
         # Phases as kernels have them, by number, and all in one.
         self._made: tuple[dict[int, kernels.Phases], kernels.KernelTables] = {}, kernels.NO_TABLES
 
     def __repr__(self) -> str:
         shown = [f"{name} ({size:,} windows)" for name, size in zip(self.names[:4], self.sizes, strict=False)]
         more = [f"{len(self.names) - 4:,} more"] if self.names[4:] else []
-        return f"<Mixture of {', '.join(shown + more)}: seed {self.seed}, {len(self.phases)} phases>"
+        return f"<Mixture of {', '.join(shown + more)}: seed {self.seed}, {len(self.segments)} segments>"
 
-    def _check_members(self) -> None:
+    def _check_names(self) -> None:
         if not self.sizes:
             raise ConfigError("sizes", "no datasets", "at least one dataset", "name a dataset under `datasets`")
-        for what, values in (("names", self.names), ("max_epochs", self.max_epochs)):
-            if len(values) != len(self.sizes):
-                raise ConfigError(
-                    what,
-                    len(values),
-                    f"a value for each of the {len(self.sizes)} sizes",
-                    f"pass {len(self.sizes)} values as {what}",
-                )
+        self._check_lengths(names=self.names, max_epochs=self.max_epochs)
         repeated = sorted(name for name, times in Counter(self.names).items() if times > 1)
         if repeated:
             raise ConfigError(
@@ -123,9 +123,26 @@ class Mixture(Shown):
                 "a name of its own for each dataset",
                 f"rename one of the datasets {repeated}",
             )
+
+    def _check_lengths(self, **given: Sequence[object]) -> None:
+        for what, values in given.items():
+            if len(values) != len(self.sizes):
+                raise ConfigError(
+                    what,
+                    len(values),
+                    f"a value for each of the {len(self.sizes)} sizes",
+                    f"pass {len(self.sizes)} values as {what}",
+                )
+
+    def _check_members(self, drawn: set[str]) -> None:
         for name, size, limit in zip(self.names, self.sizes, self.max_epochs, strict=True):
-            if not 1 <= size <= MAX_N:
-                raise ConfigError(f"sizes.{name}", f"{size} windows", "1 to 2**63", "lower seq_len, or widen its split")
+            if not (name in drawn) <= size <= MAX_N:
+                raise ConfigError(
+                    f"sizes.{name}",
+                    f"{size} windows",
+                    "1 to 2**63",
+                    "lower seq_len, widen its split, or omit its weight",
+                )
             if limit is not None and not limit > 0:
                 raise ConfigError(
                     f"max_epochs.{name}",
@@ -134,61 +151,51 @@ class Mixture(Shown):
                     "set max_epochs above 0, or omit it for no limit",
                 )
 
-    def _phase_list(self, weights: Sequence[float] | None, phases: Sequence[Phase] | None) -> list[Phase]:
-        result = list(phases or ())
-        if weights is not None or not result:
-            given = [1] * len(self.sizes) if weights is None else list(weights)
-            if len(given) != len(self.sizes):
-                raise ConfigError(
-                    "weights",
-                    len(given),
-                    f"a weight for each of the {len(self.sizes)} sizes",
-                    f"pass {len(self.sizes)} weights",
-                )
-            result.insert(0, Phase(start=0, weights=dict(zip(self.names, given, strict=True))))
-        hint = "omit the phase at 0: `weights` gives it" if weights is not None else ""
-        return checked_phases(result, hint, self.begin)
-
-    def _exact_weights(self, phase: Phase) -> dict[str, int]:
-        where, known = f"phase at {phase.start}: weights" if phase.start else "weights", set(self.names)
-        for name in phase.weights:
-            if name not in known:
-                raise ConfigError(
-                    f"{where}.{name}",
-                    "no such dataset",
-                    f"one of {sorted(self.names)[:20]}",
-                    f"rename {where}.{name} to one of these",
-                )
-        return exact_weights(phase.weights, where)
-
     @lazy
     def _index(self) -> dict[str, int]:
         return {name: k for k, name in enumerate(self.names)}
 
     def _phase(self, k: int) -> PhaseOrder:
-        phase, base = self.phases[k], self._bases_to(k)[k].tolist()
-        weights = {name: int(phase.weights[name]) for name in sorted(phase.weights)}
+        start, base = self._starts[k], self._bases_to(k)[k].tolist()
+        weights = {name: int(weight) for name, weight in sorted(self.segments[k].weights.items())}
         members, tree = [self._index[name] for name in weights], built_tree(tuple(weights.values()))
-        return PhaseOrder(phase.start, weights, members, tree, reference.blocks_key(self.seed, phase.start), base)
+        return PhaseOrder(start, weights, members, tree, reference.blocks_key(self.seed, start), base)
 
     def _bases_to(self, k: int) -> U64Array:
         """The draws before each phase up to this one. Threads that come at the same time count the same."""
         for number in range(self._counted, k + 1):
-            start = self._starts[number]
-            self._bases[number] = self._drawn.get(start) or counts_in(self._phase(number - 1), start, self.block)
+            drawn = self.segments[number].drawn
+            if drawn is not None:
+                self._bases[number] = [drawn.get(name, 0) for name in self.names]
+            elif number:
+                self._bases[number] = counts_in(self._phase(number - 1), self._starts[number], self.block)
             self._counted = number + 1
         return self._bases[: k + 1]
 
+    def _global(self, t: U64Array) -> U64Array:
+        """The global samples of the trainer's."""
+        if len(t) and int(t.min()) < self.begin:
+            raise ConfigError("order", f"sample {t.min()}", f"a sample from {self.begin} on", FORGOTTEN)
+        return t + self._skipped[np.searchsorted(self._skip_at, t, side="right")]
+
+    def _trainers(self, g: I64Array) -> I64Array:
+        """The inverse; -1 where a sample is skipped, after the end, or -1."""
+        skipped, at = self._skipped.astype(np.int64), self._skip_at.astype(np.int64)
+        passed = np.searchsorted(at + skipped[1:], g, side="right")
+        t = g - skipped[passed]
+        end = _NEVER if self.num_samples is None else self.num_samples
+        return np.where(t >= np.minimum(np.append(at, _NEVER)[passed], end), -1, t)
+
     def _tables(self, g: U64Array) -> kernels.KernelTables:
         """What kernels need for these global samples. Phases of earlier ones stay, whose trees take long."""
-        if (least := int(g.min())) < self.begin:
-            raise ConfigError("order", f"global sample {least}", f"a sample from {self.begin} on", FORGOTTEN)
         numbers = np.bincount(np.searchsorted(self._begins, g.reshape(-1), side="right") - 1).nonzero()[0].tolist()
         made, tables = self._made
         if not made.keys() >= set(numbers):
             kept = {*made, *numbers} if len(made) + len(numbers) <= PHASES else numbers
             made = {k: made.get(k) or phase_arrays(self._phase(k), self.block) for k in sorted(kept)}
-            tables = kernels.KernelTables(joined([*made.values()]), self._window_arrays, *self.skips.arrays, self._room)
+            tables = kernels.KernelTables(
+                joined([*made.values()]), self._window_arrays, self._skip_at, self._skipped, self._room
+            )
             self._made = made, tables  # at once, for threads
         return tables
 
@@ -215,18 +222,22 @@ class Mixture(Shown):
 
         None without a shuffle, which they know nothing of.
         """
-        return self._tables(self.skips.global_indices(samples)) if self.shuffle and len(samples) else None
+        return self._tables(self._global(samples)) if self.shuffle and len(samples) else None
 
     @property
     def deviation(self) -> float:
         """No dataset's count is further than this from its weights at a block boundary (block 1: at any sample)."""
-        return max(self._phase(k).tree.deviation for k in range(len(self.phases)))
+        return max(self._phase(k).tree.deviation for k in range(len(self._starts)))
 
     def locate_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array]:
         """(datasets int64, draws uint64) of an array of indices below 2**63, in its shape. The GIL is released."""
-        g = self.skips.global_indices(as_positions(positions, MAX_N, "sample index"))
-        datasets, draws = self._locate(g.reshape(-1))
-        return datasets.reshape(g.shape), draws.reshape(g.shape)
+        end = MAX_N if self.num_samples is None else self.num_samples
+        t = as_positions(positions, end, "sample index")
+        g = self._global(t.reshape(-1))
+        datasets, draws = np.empty(g.shape, np.int64), np.empty(g.shape, np.uint64)
+        if len(g):
+            kernels.locate_many(g, datasets, draws, self._tables(g).phases, np.empty(self._room, np.uint64))
+        return datasets.reshape(t.shape), draws.reshape(t.shape)
 
     def sample_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array, U64Array]:
         """(datasets int64, epochs uint64, windows uint64) of an array of indices, in its shape."""
@@ -254,12 +265,13 @@ class Mixture(Shown):
                 "0 or more",
                 "pass a sample from 0 on",
             )
-        return self._counts(self.skips.global_index(g))
+        at = int(self._global(np.array([g if self.num_samples is None else min(g, self.num_samples)], np.uint64))[0])
+        return counts_in(self._phase(bisect_right(self._starts, at) - 1), at, self.block)
 
     def index_of_window(self, dataset: int, epoch: int, window: int) -> int | None:
         """The index at which a window is read in one epoch of its dataset, or None if the run never reads it.
 
-        It never does if its dataset left, or if it is skipped.
+        It never does if its dataset left, if it is skipped, or after the end of the order.
         """
         if not (0 <= dataset < len(self.sizes) and 0 <= window < self.sizes[dataset] and epoch >= 0):
             raise ConfigError(
@@ -273,7 +285,7 @@ class Mixture(Shown):
         if self.shuffle:
             draw = reference.draw_of(epoch, window, size, self._keys[dataset])
         g = self._positions(dataset, np.array([draw], np.uint64))
-        t = int(self.skips.trainer_indices(g)[0])
+        t = int(self._trainers(g)[0])
         return None if t < 0 else t
 
     def indices_of_windows(self, dataset: int, epoch: int, windows: npt.ArrayLike) -> I64Array:
@@ -285,23 +297,7 @@ class Mixture(Shown):
             draws = draws_of(given.reshape(-1), epoch * size, size, key)
         else:
             draws = given.reshape(-1) + np.uint64(epoch * size)
-        return self.skips.trainer_indices(self._positions(dataset, draws)).reshape(given.shape)
-
-    def drawn_before(self, start: int) -> list[int]:
-        """Draws of each dataset before the phase that starts at this global sample."""
-        k = self._starts.index(start)
-        return [int(draws) for draws in self._bases_to(k)[k]]
-
-    # Of global samples and draws.
-
-    def _locate(self, g: U64Array) -> tuple[I64Array, U64Array]:
-        datasets, draws = np.empty(g.shape, np.int64), np.empty(g.shape, np.uint64)
-        if len(g):
-            kernels.locate_many(g, datasets, draws, self._tables(g).phases, np.empty(self._room, np.uint64))
-        return datasets, draws
-
-    def _counts(self, g: int) -> list[int]:
-        return counts_in(self._phase(self._phase_at(g)), g, self.block)
+        return self._trainers(self._positions(dataset, draws)).reshape(given.shape)
 
     def _positions(self, dataset: int, draws: U64Array) -> I64Array:
         found = np.full(len(draws), -1, np.int64)
@@ -311,18 +307,13 @@ class Mixture(Shown):
         if least < bases[0]:
             known = f"one from {bases[0]} on"
             raise ConfigError("order", f"draw {least} of {self.names[dataset]}", known, FORGOTTEN)
-        while bases[-1] <= most and len(bases) < len(self.phases):
+        while bases[-1] <= most and len(bases) < len(self._starts):
             bases = self._bases_to(len(bases))[:, dataset]
         number = np.searchsorted(bases, draws, side="right") - 1
         for k in np.unique(number).tolist():
             chosen = number == k
             found[chosen] = positions_in(self._phase(k), self.block, dataset, draws[chosen] - bases[k])
         return found
-
-    def _phase_at(self, g: int) -> int:
-        if g < self.begin:
-            raise ConfigError("order", f"global sample {g}", f"a sample from {self.begin} on", FORGOTTEN)
-        return bisect_right(self._starts, g) - 1
 
     def longest_run(self) -> int:
         """The largest number of samples that `check_run` accepts, less than 2**62."""
@@ -338,6 +329,13 @@ class Mixture(Shown):
 
     def check_run(self, num_samples: int) -> None:
         """Raise ConfigError if the first `num_samples` samples would read a dataset more often than its max_epochs."""
+        if self.num_samples is not None and num_samples > self.num_samples:
+            raise ConfigError(
+                "num_samples",
+                f"{num_samples} with order sequential",
+                f"at most {self.num_samples}, which it has",
+                f"set num_samples to {self.num_samples} or less, or omit it",
+            )
         if not any(self.max_epochs):
             return
         counts = self.counts(num_samples)
@@ -349,3 +347,11 @@ class Mixture(Shown):
                     f"at most {limit} epochs",
                     f"lower datasets.{name}.weight or num_samples, or raise the limit",
                 )
+
+
+def sequential(sizes: Sequence[int], names: Sequence[str]) -> Mixture:
+    """The order of evaluation: every window of every dataset once, the datasets one after the other by name."""
+    some = [(name, size) for name, size in sorted(zip(names, sizes, strict=True)) if size] or [(names[0], 0)]
+    starts = [0, *accumulate(size for _, size in some)]
+    segments = [Segment(at=at, weights={name: 1}) for at, (name, _) in zip(starts, some, strict=False)]
+    return Mixture(sizes, names=names, block=1, segments=segments, shuffle=False, num_samples=starts[-1])

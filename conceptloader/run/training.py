@@ -7,12 +7,12 @@ was handed to the trainer, and `trained`, what the trainer has acknowledged. Nei
 import copy
 import logging
 import os
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from conceptloader.base.checks import as_count, as_names
+from conceptloader.base.strict import plain
 from conceptloader.base.version import PAGES
 from conceptloader.blend import Blend, ConfigLike, open_blend
 from conceptloader.errors import ConfigError, ResumeError
@@ -25,17 +25,14 @@ from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState
 from conceptloader.order.schedule import BatchSchedule
-from conceptloader.order.sequential import Sequential
 from conceptloader.run.entry import Entry
 from conceptloader.run.observer import OBSERVERS, Observer, Track
 from conceptloader.run.ranks import Alone, Ranks, together
-from conceptloader.run.weights import Mixing, new_weights, open_mixing
+from conceptloader.run.weights import Mixing, next_border, open_mixing, with_weights
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-STATES_REACH = 64
-"""Changes of weights before which `state` knows no positions any more."""
 _UNOBSERVED = 18  # steps that a trainer may prefetch before the mixing is told of the first one
 
 Task = tuple[U64Array, int]
@@ -95,8 +92,8 @@ class TrainingRun:
         entry.check(self.blend.config)
         self.allow_changed = frozenset(as_names(allow_changed, "allow_changed"))
         order, path = self.blend.order, self.blend.config.continue_from
-        self.passes = isinstance(order, Sequential)  # each loop begins at the first sample
-        self.num_samples = order.num_samples if isinstance(order, Sequential) and num_samples is None else num_samples
+        self.passes = order.num_samples is not None  # each loop begins at the first sample
+        self.num_samples = order.num_samples if num_samples is None else num_samples
         self.end = self.num_samples  # for max_epochs; where plans have no end, the trainer may still know it
         self.last_batch: LastBatch = last_batch or ("partial" if self.passes else "drop")
         self.epoch_samples = None if epoch_samples is None else as_count(epoch_samples, "epoch_samples")
@@ -115,8 +112,7 @@ class TrainingRun:
         self.count_start, self.fresh = 0, True
         self.log: RunLog | None = None  # of the rank that writes it, once it does
         self._log_left = False  # a launch is logged at a position that has been left since
-        self._earlier: deque[Blend] = deque(maxlen=STATES_REACH)  # before the last changes of weights
-        self.followers: list[Callable[[Mixture | Sequential, int], None]] = []
+        self.followers: list[Callable[[Mixture, int], None]] = []
         self._observers: dict[Any, Observer] = {}  # by what made them
         self._missing: str | None = None  # the checkpoint to continue from, where it is gone
         if path is not None and consumed:
@@ -383,28 +379,7 @@ class TrainingRun:
                     "resumed run will learn nothing from it; call observe first", consumed,
                 )  # fmt: skip
         known = {key: value for key, value in more.items() if value is not None}
-        blend = self._blend_at(consumed)
-        return OrderState(spec=blend.spec.cut(consumed, blend.order), consumed=consumed, more=known)
-
-    def _blend_at(self, consumed: int) -> Blend:
-        """All that is known of the order, from a position on that may be before weights that were set live."""
-        changes: list[Blend] = []
-        blends = [self.blend, *reversed(self._earlier)]
-        for blend in blends:
-            if blend.spec.begins <= blend.spec.decided(consumed):
-                break
-            changes.append(blend)
-        else:
-            raise ConfigError(
-                "consumed_samples",
-                f"{consumed}, before weights that were set live {len(changes)} times since",
-                f"a position at most {STATES_REACH} changes back",
-                "pass load_state_dict the state of a checkpoint",
-            )
-        for changed in reversed(changes):
-            phase = next(one for one in changed.spec.phases if one.start == changed.spec.live[-1])
-            blend = blend.with_phase(phase, consumed)
-        return blend
+        return OrderState(spec=self.blend.spec.cut(consumed), consumed=consumed, more=known)
 
     def resume(
         self,
@@ -454,7 +429,6 @@ class TrainingRun:
         self.blend, self.mixing, self.count_start, self.fresh, self._missing = blend, mixing, count_start, True, None
         if self.directory is not None and not logged:
             self.log, self.directory, self._log_left = None, None, True
-        self._earlier.clear()
         self._observers.clear()
         return reader
 
@@ -502,25 +476,25 @@ class TrainingRun:
         losses: that they were made of. ranks: which compare what they are about to do.
         """
 
-        def facts(changed: tuple[int, Blend]) -> Mapping[str, Any]:
-            spec = changed[1].spec
-            found = next(dict(phase.weights) for phase in reversed(spec.phases) if phase.start in spec.live)
-            return {"at": changed[0], "after": self.yielded, "weights": found, "order": spec.hash}
+        def facts(changed: Blend) -> Mapping[str, Any]:
+            return {"after": self.yielded, "order": changed.spec.hash, **plain(changed.spec.live[-1])}
 
         def write() -> None:
             if self.log is not None:
-                self.log.append_weights(blend.spec, blend.order, start, why, losses)
+                self.log.append_weights(blend.spec)
 
         ranks = ranks or Alone()
-        start, blend = together(ranks, "set_weights", lambda: self._reweighted(weights, at), facts)
+        blend = together(ranks, "set_weights", lambda: self._reweighted(weights, at, why, losses), facts)
         together(ranks, "set_weights: run log", write, lambda _: {})  # what was not agreed on must not stand there
+        start = blend.spec.live[-1].at
         for follow in self.followers:
             follow(blend.order, start)
-        self._earlier.append(self.blend)
         self.blend = blend
         return start
 
-    def _reweighted(self, weights: Mapping[str, float], at: int | None) -> tuple[int, Blend]:
+    def _reweighted(
+        self, weights: Mapping[str, float], at: int | None, why: str, losses: Mapping[str, float] | None
+    ) -> Blend:
         if "weights" not in self.entry.carries:
             raise ConfigError(
                 "set_weights",
@@ -529,10 +503,18 @@ class TrainingRun:
                 "set datasets.NAME.weight in the configuration",
             )
         self.require_known()
-        start, blend = new_weights(self.blend, weights, self.plan, self.edge, at, self.trained)
+        if at is not None and as_count(at, "at", 0) < self.edge:
+            raise ConfigError(
+                "set_weights: at",
+                str(at),
+                f"at least {self.edge}: samples before it have been yielded",
+                f"pass at={self.edge} or later",
+            )
+        start = next_border(self.plan, self.edge, self.blend.spec) if at is None else at
+        blend = with_weights(self.blend, weights, start, self.trained, why, losses)
         if self.end is not None:
             blend.order.check_run(self.end)
-        return start, blend
+        return blend
 
     def observe(self, losses: Mapping[str, float] | None = None, ranks: Ranks | None = None) -> None:
         """Give the section `mixing` the losses of a step; it may set weights. See BaseLoader.observe."""
@@ -592,13 +574,13 @@ class TrainingRun:
         schedule = self.plan.schedule
         step = schedule.step_of(self.trained)
         here = schedule.at(step, schedule.consumed_at(step))
-        spec = self.blend.spec.cut(self.trained, self.blend.order)
+        spec = self.blend.spec.cut(self.trained)
         end = None if self.num_samples is None else (self.num_samples, self.last_batch)
         return RunStart.of(spec, here, self.partition, self.blend.config.seq_len, self.data_stage, end), spec
 
     def look_ahead(self) -> None:
         """Warn of what will stop this run later; by then it may run on another number of ranks."""
-        if self._is_limited and isinstance(self.blend.order, Mixture):
+        if self._is_limited and not self.passes:
             logger.warning(
                 "max_epochs: the end of this run is not known here; it stops with an error after %d samples, where a "
                 "dataset has been read that often", self.blend.order.longest_run(),

@@ -3,15 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from conceptloader.base.checks import as_count
 from conceptloader.base.strict import unknown
 from conceptloader.blend import Blend
 from conceptloader.blend.add_ons import add_on
-from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Plan
-from conceptloader.order.phases import Phase
 from conceptloader.order.progress.spec import OrderSpec
-from conceptloader.order.skips import Skips
+from conceptloader.order.segments import Segment
 from conceptloader.order.weights import exact_weights
 from conceptloader.run.entry import Entry
 from conceptloader.run.ranks import Ranks
@@ -72,46 +69,26 @@ def open_mixing(blend: Blend, entry: Entry, saved: Any, allow: str | None = None
     return mixing
 
 
-def new_weights(
-    blend: Blend, weights: Mapping[str, float], plan: Plan, edge: int, at: int | None, consumed: int
-) -> tuple[int, Blend]:
-    """(sample from which on they hold, the blend with them), which knows the order from `consumed` samples on.
-
-    edge: before it anything may have been yielded.
-
-    Raises: ConfigError, see `Loader.set_weights`.
-    """
-    if at is None:
-        at = next_border(plan, edge, blend.spec)
-    elif as_count(at, "at", 0) < edge:
-        raise ConfigError(
-            "set_weights: at",
-            str(at),
-            f"at least {edge}: samples before it have been yielded",
-            f"pass at={edge} or later",
-        )
-    return at, with_weights(blend, weights, at, consumed)
-
-
 def next_border(plan: Plan, edge: int, spec: OrderSpec) -> int:
     """The first sample of a step from `edge` on, after all weights that were set earlier.
 
     No phase of the configuration starts there.
     """
-    skips, starts = Skips(spec.skips), {phase.start for phase in spec.phases if spec.ramp_at(phase.start) is None}
+    starts = {one.at for one in spec.planned if one.weights and not one.ramp}
     while True:
         first, last = plan.schedule.range_of(plan.schedule.step_of(max(edge, plan.schedule.consumed)))
         border = first if first == edge else last
-        start = skips.global_index(border)
-        if start not in starts and (not spec.live or start > spec.live[-1]):
+        if border not in starts and (not spec.live or border > spec.live[-1].at):
             return border
         edge = border + 1
 
 
-def with_weights(blend: Blend, weights: Mapping[str, float], at: int, consumed: int = 0) -> Blend:
+def with_weights(
+    blend: Blend, weights: Weights, at: int, consumed: int = 0, why: str = "", losses: Weights | None = None
+) -> Blend:
     """With other weights from the trainer's sample `at` on, until the next phase of the configuration.
 
-    consumed: samples whose order need not be known any more.
+    consumed: samples whose order need not be known any more. why: they are set. losses: that they are made of.
 
     Raises: ConfigError for datasets that are unknown or absent, and invalid weights.
     """
@@ -124,6 +101,5 @@ def with_weights(blend: Blend, weights: Mapping[str, float], at: int, consumed: 
         if name not in keys:
             raise unknown(f"weights.{name}", name, keys, "dataset")
     exact_weights(weights, "weights")
-    start = Skips(blend.spec.skips).global_index(at)
-    phase = Phase(start=start, weights={keys[name]: w for name, w in weights.items()})
-    return blend.with_phase(phase, consumed)
+    named = {keys[name]: weight for name, weight in weights.items()}
+    return blend.with_live(Segment(at=at, weights=named, why=why, losses=dict(losses or {})), consumed)

@@ -43,7 +43,7 @@ class SampleDataset(SampleSource, Dataset[TensorBatch]):
 
     def state_dict(self) -> dict[str, str]:
         """What determined the samples up to the last one read. A StatefulDataLoader saves it next to its sampler's."""
-        spec = self.blend.spec.cut(self._stop, self.blend.order)
+        spec = self.blend.spec.cut(self._stop)
         return OrderState(spec=spec, consumed=self._stop).leaf()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -56,5 +56,5 @@ class SampleDataset(SampleSource, Dataset[TensorBatch]):
         found = compare(saved.spec, self.blend.spec, saved.consumed)
         refused = [one for one in found if not one.is_allowed(self.run.allow_changed)]
         if refused:
-            raise ChangedPast(refused, saved.consumed, saved.spec.decided(saved.consumed))
+            raise ChangedPast(refused, saved.consumed)
         self._stop = max(self._stop, saved.consumed)

@@ -15,9 +15,9 @@ from conceptloader.base.checks import as_count, as_integer
 from conceptloader.errors import ConfigError, ResumeError, UnboundedLoaderError
 from conceptloader.order.mixture import ORDER_VERSION, Mixture
 from conceptloader.order.partition import Partition
-from conceptloader.order.phases import Phase
 from conceptloader.order.progress.state import Plain, as_leaf, saved_count, unsealed
-from conceptloader.order.weights import exact_weights, tempered
+from conceptloader.order.segments import Segment
+from conceptloader.order.weights import tempered
 
 logger = logging.getLogger(__name__)
 _CHUNK = 1024
@@ -93,7 +93,7 @@ class EpochSampler(TorchDistributedSampler[int]):
         """
         saved = unsealed(state, "sampler state", "sampler")
         wanted = {"epoch_size": self.epoch_size, **self._own_state()}
-        for key in sorted({*wanted, *saved} - {"epoch", "phases"}):
+        for key in sorted({*wanted, *saved} - {"epoch", "segments"}):
             old, new = saved.get(key), wanted.get(key)
             if old != new:
                 raise ResumeError(
@@ -243,26 +243,22 @@ class MixtureSampler(EpochSampler):
         self._sizes = np.diff(np.array(cumulative_sizes, np.int64)).tolist()
         self._names = [f"{k:06d}" for k in range(len(self._sizes))]
         self.shuffle, self.seed = bool(shuffle), as_integer(seed, "seed")
-        self._phases = [Phase(start=0, weights=self._weights(weights, temperature))]
-        self._build()
+        self._build([Segment(at=0, weights=self._weights(weights, temperature))])
 
     def update_weights(self, weights: Sequence[float], temperature: float = 1.0) -> None:
         """Other weights from the next epoch boundary on: from the first epoch that no iterator was made for yet.
 
         What was drawn before is not drawn again. Calling it with the weights in force changes nothing.
         """
-        phase = Phase(start=self._border * self.epoch_size, weights=self._weights(weights, temperature))
-        kept = [p for p in self._phases if p.start < phase.start]
-        if not kept or kept[-1].weights != phase.weights:
-            kept.append(phase)
-        self._phases = kept
-        self._build()
+        new = Segment(at=self._border * self.epoch_size, weights=self._weights(weights, temperature))
+        kept = [one for one in self.order.segments if one.at < new.at]
+        self._build(kept if kept and kept[-1].weights == new.weights else [*kept, new])
 
     def indices(self, positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         datasets, _, windows = self.order.sample_many(positions)
         return self._offsets[datasets] + windows
 
-    def _weights(self, weights: Sequence[float], temperature: float) -> dict[str, int]:
+    def _weights(self, weights: Sequence[float], temperature: float) -> dict[str, float]:
         if len(weights) != len(self._names):
             raise ConfigError(
                 "weights",
@@ -271,24 +267,11 @@ class MixtureSampler(EpochSampler):
                 f"pass {len(self._names)} weights",
             )
         named = {name: weight for name, weight in zip(self._names, weights, strict=True) if weight != 0}
-        return exact_weights(tempered(named, temperature) if named else {}, "weights")
+        return tempered(named, temperature) if named else {}
 
-    def _build(self) -> None:
-        drawn = {name for phase in self._phases for name in phase.weights}
-        empty = [k for k, name in enumerate(self._names) if name in drawn and not self._sizes[k]]
-        if empty:
-            raise ConfigError(
-                "weights",
-                f"a weight for the empty datasets {empty}",
-                "0 for them",
-                "set weights to 0 for the empty datasets",
-            )
+    def _build(self, segments: Sequence[Segment]) -> None:
         self.order = Mixture(
-            sizes=[max(1, size) for size in self._sizes],
-            names=self._names,
-            seed=self.seed,
-            phases=self._phases,
-            shuffle=self.shuffle,
+            sizes=self._sizes, names=self._names, seed=self.seed, segments=segments, shuffle=self.shuffle
         )
 
     def _own_state(self) -> Plain:
@@ -297,22 +280,19 @@ class MixtureSampler(EpochSampler):
             "shuffle": self.shuffle,
             "sizes": self._sizes,
             # Those that the run began with, which a sampler of others refuses; their ratios.
-            "weights": [self._phases[0].weights.get(name, 0) for name in self._names],
+            "weights": [self.order.segments[0].weights.get(name, 0) for name in self._names],
             "order_version": ORDER_VERSION,
-            "phases": [{"start": phase.start, "weights": dict(phase.weights)} for phase in self._phases],
+            "segments": [{"at": one.at, "weights": dict(one.weights)} for one in self.order.segments],
         }
 
     def _load_own(self, saved: Plain) -> None:
-        before = self._phases
         try:
-            self._phases = [Phase(start=phase["start"], weights=phase["weights"]) for phase in saved["phases"]]
-            self._build()
+            self._build([Segment(at=one["at"], weights=one["weights"]) for one in saved["segments"]])
         except (KeyError, TypeError, AttributeError, ConfigError) as error:
-            self._phases = before
             raise ResumeError(
                 "sampler state",
-                f"corrupt phases ({type(error).__name__}: {error})",
-                "the phases as saved",
+                f"corrupt segments ({type(error).__name__}: {error})",
+                "the segments as saved",
                 "pass load_state_dict the state of another checkpoint",
             ) from error
 

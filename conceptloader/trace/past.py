@@ -17,8 +17,9 @@ from conceptloader.blend.exclude import Excluded, read_excluded
 from conceptloader.errors import ConceptloaderError, ConfigError, ReadError, ResumeError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.resume import compare, resume
-from conceptloader.order.progress.runlog import FILE_NAME, RunLog, RunStart, Segment
+from conceptloader.order.progress.runlog import FILE_NAME, Launch, RunLog, RunStart
 from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.order.segments import in_force
 from conceptloader.storage.urls import is_url
 from conceptloader.trace.run import EVERY, Era, Run
 
@@ -73,7 +74,7 @@ def open_run(
     runs = open_log(log)
     if not runs.starts:
         raise ConfigError(runs.path, "no start of a run", "the run log of a training", "pass the folder of the run log")
-    last = runs.history.segments[-1].start
+    last = runs.history.launches[-1].start
     given = None if config is None else load_config(config, defaults=defaults_of(runs.spec(last), last.seq_len))
     if planned:
         assert given is not None
@@ -89,7 +90,7 @@ def defaults_of(spec: OrderSpec, seq_len: int | None = None) -> dict[str, Any]:
 
     seq_len: if it is known; by default that of the phases that are not over.
     """
-    names = spec.phases[-1].weights if spec.phases else spec.members
+    names = [one for one in spec.segments if one.weights][-1].weights if spec.segments else spec.members
     lengths = {spec.members[name].seq_len for name in names} if seq_len is None else {seq_len}
     said = {"seed": spec.seed, "split_documents": spec.extra.get("split_documents")}
     said["seq_len"] = lengths.pop() if len(lengths) == 1 else None
@@ -108,11 +109,11 @@ class _Past:
     def run(self) -> Run:
         """The run, with an era for each order or set of masks that samples were trained with."""
         history, eras = self.runs.history, list[Era]()
-        for spec, segments in self._groups(history.segments):
-            first = min(one.start.consumed for one in segments)
-            stop = max(_end(one, history.segments) for one in segments)
-            opened = cache(partial(self._open, spec, segments, first, stop))
-            eras.append(Era(first, stop, segments[0].start.step, opened))
+        for spec, launches in self._groups(history.launches):
+            first = min(one.start.consumed for one in launches)
+            stop = max(_end(one, history.launches) for one in launches)
+            opened = cache(partial(self._open, spec, launches, first, stop))
+            eras.append(Era(first, stop, launches[0].start.step, opened))
         run = eras[-1].open()
         return replace(run, history=history, parts=tuple(eras) if len(eras) > 1 else (), launched=self.launched)
 
@@ -125,7 +126,7 @@ class _Past:
                 raise ConfigError(
                     self.runs.path, found, fix="give the run log and the batch log of one run, as written"
                 )
-        counting = [segment.start for segment in self.runs.history.segments]  # another replaced the rest
+        counting = [launch.start for launch in self.runs.history.launches]  # another replaced the rest
         for one in logged[min(map(logged.index, recorded)) :]:
             if one not in recorded and one in counting:
                 found = f"no batch log of the launch at step {one.step} ({one.time})"
@@ -141,8 +142,8 @@ class _Past:
         changed = ["exclude, of tokens that are never read"] * (spec.quarantine != now.quarantine)
         try:
             now = replace(now, quarantine=spec.quarantine)
-            consumed, allowed = max(last.consumed, self.runs.changed_at()), self.given.on_seq_len_change
-            now = resume(spec, now, consumed, on_seq_len_change=allowed)
+            consumed = max([last.consumed, *(one.at + 1 for one in spec.live)])
+            now = resume(spec, now, consumed, on_seq_len_change=self.given.on_seq_len_change)
             changed += map(str, compare(spec, now, EVERY))
         except ResumeError as error:
             changed.append(str(error))
@@ -153,34 +154,33 @@ class _Past:
                 self.runs.path, last.step, "; ".join(changed),
             )  # fmt: skip
 
-    def _groups(self, segments: Sequence[Segment]) -> list[tuple[OrderSpec, list[Segment]]]:
-        """Segments by what decided their samples: a later launch answers for an earlier one where it says the same."""
-        groups: list[tuple[OrderSpec, list[Segment]]] = []
-        for segment in reversed(segments):
-            end = _end(segment, segments)
-            spec = self.runs.spec_at(segment.start, None if end == EVERY else end)
+    def _groups(self, launches: Sequence[Launch]) -> list[tuple[OrderSpec, list[Launch]]]:
+        """Launches by what decided their samples: a later launch answers for an earlier one where it says the same."""
+        groups: list[tuple[OrderSpec, list[Launch]]] = []
+        for launch in reversed(launches):
+            end = _end(launch, launches)
+            spec = self.runs.spec_at(launch.start, None if end == EVERY else end)
             later, after = groups[-1] if groups else (None, [])
-            alike = later is not None and self._alike(segment, after[-1])
+            alike = later is not None and self._alike(launch, after[-1])
             if later is not None and alike and self._deciding(spec, end) == self._deciding(later, end):
-                after.insert(0, segment)
+                after.insert(0, launch)
             else:
-                groups.append((spec, [segment]))
+                groups.append((spec, [launch]))
         return groups[::-1]
 
-    def _alike(self, *segments: Segment) -> bool:
+    def _alike(self, *launches: Launch) -> bool:
         """Whether their configurations make the same of a sample."""
-        configs = [self._config(segment.start) for segment in segments]
+        configs = [self._config(launch.start) for launch in launches]
         shown = [
             one and (one.outputs, one.tracks, {k: (it.tracks, it.loss_weight) for k, it in one.datasets.items()})
             for one in configs
         ]
-        return len({one.start.seq_len for one in segments}) == 1 and all(one == shown[0] for one in shown)
+        return len({one.start.seq_len for one in launches}) == 1 and all(one == shown[0] for one in shown)
 
     def _deciding(self, spec: OrderSpec, stop: int) -> Any:
         """What decides the batches of samples before `stop`."""
-        end = spec.decided(stop)
-        phases = [one.phase for one in self.runs.known_phases(spec) if one.phase.start < end]
-        names = {name for phase in phases for name in phase.weights} or set(spec.members)
+        segments = [(one.at, one.skip, dict(one.weights)) for one in in_force(spec.segments) if one.at < stop]
+        names = {name for *_, weights in segments for name in weights} or set(spec.members)
         members = {name: spec.members.get(name) for name in names}
         masks = {
             one.dataset: (
@@ -190,8 +190,7 @@ class _Past:
             for one in members.values()
             if one is not None
         }
-        skips = [skip for skip in spec.skips if skip.at < stop]
-        return spec.order, spec.seed, spec.block, spec.extra, skips, phases, members, masks
+        return spec.order, spec.seed, spec.block, spec.extra, segments, members, masks
 
     def _config(self, start: RunStart) -> Config | None:
         data = self.runs.config(start)
@@ -199,9 +198,9 @@ class _Past:
             self._configs[id(data)] = load_config(data)
         return None if data is None else self._configs[id(data)]
 
-    def _open(self, spec: OrderSpec, segments: Sequence[Segment], first: int, stop: int) -> Run:
-        blend = self._blend(spec, segments[-1].start)
-        return Run(blend=blend, history=self.runs.history.part(segments), first=first, stop=stop)
+    def _open(self, spec: OrderSpec, launches: Sequence[Launch], first: int, stop: int) -> Run:
+        blend = self._blend(spec, launches[-1].start)
+        return Run(blend=blend, history=self.runs.history.part(launches), first=first, stop=stop)
 
     def _blend(self, spec: OrderSpec, start: RunStart) -> Blend:
         own, last = self._config(start), start == self.runs.starts[-1]
@@ -226,10 +225,7 @@ class _Past:
                         "datasets.%s: its tracks have changed since the launch of step %d; spans are shown as they are "
                         "now", member.dataset, start.step,
                     )  # fmt: skip
-            phases = self.runs.known_phases(spec)
-            self._blends[key] = Blend(
-                config=config, datasets=datasets, excluded=excluded, spec=spec, logged_phases=phases
-            )
+            self._blends[key] = Blend(config=config, datasets=datasets, excluded=excluded, spec=spec)
         return self._blends[key]
 
     def _data(self, config: Config, spec: OrderSpec, last: bool) -> tuple[Config, dict[str, Dataset]]:
@@ -293,12 +289,12 @@ class _Past:
         raise ResumeError("", found, fix=f"restore {listed}")
 
 
-def _end(segment: Segment, segments: Sequence[Segment]) -> int:
+def _end(launch: Launch, launches: Sequence[Launch]) -> int:
     """The sample after its last one, with those that a later launch passed over."""
-    if segment.stop_step is None:
+    if launch.stop_step is None:
         return EVERY
-    after = segments[segments.index(segment) + 1].start.consumed
-    return max(segment.plan.schedule.consumed_at(segment.stop_step), after)
+    after = launches[launches.index(launch) + 1].start.consumed
+    return max(launch.plan.schedule.consumed_at(launch.stop_step), after)
 
 
 def _changed(spec: OrderSpec, datasets: Mapping[str, Dataset]) -> dict[str, str]:

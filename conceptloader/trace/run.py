@@ -13,8 +13,7 @@ from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Place
 from conceptloader.order.progress.runlog import EARLIER, History, RunStart
-from conceptloader.order.progress.spec import LoggedPhase
-from conceptloader.order.sequential import Sequential
+from conceptloader.order.segments import Segment
 from conceptloader.trace.ranges import Member
 
 EVERY = 1 << 62
@@ -86,7 +85,7 @@ class Run:
         Raises:
             ConfigError: If steps are not known, or not this one, or nothing says what its samples were; after the end.
         """
-        first = self.steps.segment(step).plan.range_of(step)[0]
+        first = self.steps.launch(step).plan.range_of(step)[0]
         return [era for era in self._eras if era.step <= step][-1].open()._knowing(first)
 
     def _check_known(self, sample: int) -> None:
@@ -96,14 +95,14 @@ class Run:
             raise ConfigError(f"sample {sample}", found, fix=fix)
 
     def _knowing(self, sample: int) -> "Run":
-        known = self.blend.order.begin if isinstance(self.blend.order, Mixture) else 0
-        if self.blend.spec.decided(sample + 1) <= known:
-            found = f"weights that were set before global sample {known} decided it, and they are not in the run log"
+        known = self.blend.order.begin
+        if sample < known:
+            found = f"weights that were set before sample {known} decided it, and they are not in the run log"
             raise ConfigError(f"sample {sample}", found, fix=EARLIER)
         return self
 
     @cached_property
-    def drawn(self) -> "Mixture | Sequential | Drawn":
+    def drawn(self) -> "Mixture | Drawn":
         """What says how often each member was drawn: the order, or those of all eras."""
         return Drawn(list(self.eras())) if self.parts else self.blend.order
 
@@ -117,17 +116,11 @@ class Run:
         mine, last = era.blend.datasets[name].stream_fingerprint, self.blend.datasets.get(name)
         return name if last is not None and last.stream_fingerprint == mine else f"{name}@{mine}"
 
-    @property
-    def phases(self) -> list[LoggedPhase]:
-        """All of the run, as far as they are known; see RunLog.phases."""
-        return list(self.blend.logged_phases) or [LoggedPhase(phase, None) for phase in self.blend.spec.phases]
-
-    def phases_in(self, first: int, stop: int) -> list[LoggedPhase]:
-        """Those in force at one of the samples [first, stop), with the reasons for weights that were set live."""
-        spec, phases = self.blend.spec, self.phases
-        starts = [one.phase.start for one in phases]
-        begin, end = (spec.decided(sample + 1) - 1 for sample in (first, max(first, stop - 1)))
-        return phases[max(0, bisect_right(starts, begin) - 1) : bisect_right(starts, end)]
+    def segments_in(self, first: int, stop: int) -> list[Segment]:
+        """The weights in force at one of the samples [first, stop), with the reasons of those that were set live."""
+        segments = self.blend.order.segments
+        starts = [one.at for one in segments]
+        return segments[max(0, bisect_right(starts, first) - 1) : bisect_right(starts, max(first, stop - 1))]
 
     @cached_property
     def members(self) -> list[Member | None]:

@@ -25,7 +25,7 @@ Range = tuple[int, int, Any, Run]
 def ranges_of_steps(run: Run, first: int, stop: int) -> list[Range]:
     """(first sample, end, plan, run of one order) of the steps [first, stop) as the run counts."""
     found = []
-    for segment in run.steps.segments:
+    for segment in run.steps.launches:
         plan, low = segment.plan, max(first, segment.start.step)
         high = min(one for one in (stop, segment.stop_step, plan.stop_step) if one is not None)
         if low < high:

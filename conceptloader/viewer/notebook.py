@@ -11,7 +11,6 @@ from conceptloader.blend import Blend
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, DocumentView, Windows
 from conceptloader.order.mixture import Mixture
-from conceptloader.order.sequential import Sequential
 from conceptloader.trace.run import Run
 from conceptloader.viewer.render import table, visible, window_html
 from conceptloader.viewer.windows import Reader, Span, Window, nested
@@ -57,7 +56,7 @@ def show(thing: Any, i: int = 0, *, dataset: Dataset | None = None, **options: A
         number = i + getattr(thing, "consumed_samples", 0)
         ended = isinstance(thing, BaseLoader) and thing.run.num_samples in range(number + 1)
         return Page(_mixture(blend.order), "" if ended else _sample(blend, number, tokenizer))
-    if isinstance(thing, (Mixture, Sequential)):
+    if isinstance(thing, Mixture):
         return Page(_mixture(thing))
     batch = getattr(thing, "batch", thing)
     if isinstance(batch, Mapping) and "input_ids" in batch:
@@ -100,16 +99,16 @@ def _sample(blend: Blend, number: int, tokenizer: str | None) -> str:
     return title + window_html(Reader(member.dataset, tokenizer).read(ranges))
 
 
-def _mixture(order: Mixture | Sequential) -> str:
-    phases = order.phases if isinstance(order, Mixture) else []
+def _mixture(order: Mixture) -> str:
+    phases = order.segments if order.num_samples is None else []
     rows: list[tuple[object, ...]] = [(name, size) for name, size in zip(order.names, order.sizes, strict=True)]
     head = ["dataset", "windows"]
     for phase in phases[:: -(-len(phases) // _COLUMNS) or 1]:
         total = sum(phase.weights.values())
         shares = {name: f"{phase.weights[name] / total:.1%}" if name in phase.weights else "-" for name in order.names}
-        head.append(f"weight from sample {phase.start:,}")
+        head.append(f"weight from sample {phase.at:,}")
         rows = [(*row, shares[name]) for row, name in zip(rows, order.names, strict=True)]
-    kind = f"seed {order.seed}, blocks of {order.block}" if isinstance(order, Mixture) else "one after the other"
+    kind = f"seed {order.seed}, blocks of {order.block}" if order.num_samples is None else "one after the other"
     return f"<p>{type(order).__name__} of {len(rows):,} datasets, {kind}</p>" + table(head, rows)
 
 

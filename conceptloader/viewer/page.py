@@ -55,15 +55,15 @@ def save_run(run: Run, arguments: argparse.Namespace, output: Output) -> None:
         unit, (first, stop) = "step", arguments.steps or (arguments.step, arguments.step + 1)
         title = f"Steps {first:,} to {stop - 1:,}" if arguments.steps else f"Step {first:,}"
         run.at_step(first)  # raises where there is none
-        stop = min(stop, run.steps.segments[-1].plan.stop_step or stop)
+        stop = min(stop, run.steps.launches[-1].plan.stop_step or stop)
         ranges = [(low, high, era) for low, high, _, era in ranges_of_steps(run, first, stop)]
     parts = [_steps(run, first, stop)] if arguments.steps else []
     if arguments.step is not None:  # with the mixture up to it
-        first = run.steps.segments[0].start.step
+        first = run.steps.launches[0].start.step
     x = sorted({first + (stop - first) * k // _POINTS for k in range(_POINTS + 1)})
     counts = [run.drawn.counts(at if unit == "sample" else run.steps.range_of(at)[0]) for at in x]
     ends = f"{unit} {first:,}", f"{unit} {stop - 1:,}"
-    weights = [weights_line(one) for low, high, era in ranges for one in era.phases_in(low, high)]
+    weights = [weights_line(one) for low, high, era in ranges for one in era.segments_in(low, high)]
     listed = [*weights[:_NAMES], *([f"{_NAMES} of {len(weights):,} are listed"] if len(weights) > _NAMES else [])]
     parts.insert(0, "<h2>Mixture</h2>" + mixture_html(run.drawn.names, x, counts, ends))
     parts[0] += f'<p class="note">{"<br>".join(map(visible, listed))}</p>'

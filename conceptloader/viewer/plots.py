@@ -9,7 +9,6 @@ from conceptloader.base.packages import need
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.tools.stats import dataset_stats, heading, name_of
 from conceptloader.order.mixture import Mixture
-from conceptloader.order.sequential import Sequential
 from conceptloader.trace.run import Drawn
 
 _POINTS = 200
@@ -44,7 +43,7 @@ def plot_stats(dataset: Dataset, top: int = 20) -> Any:
     return figure
 
 
-def plot_mixture(order: Mixture | Sequential | Drawn, num_samples: int, position: int | None = None) -> Any:
+def plot_mixture(order: Mixture | Drawn, num_samples: int, position: int | None = None) -> Any:
     """A matplotlib Figure: the share of each dataset over the first `num_samples` samples, and its epochs so far.
 
     position: a sample to be marked, such as where the run is. Raises ConfigError without the matplotlib package.

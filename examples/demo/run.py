@@ -165,7 +165,7 @@ def prove(output: Path, config: Path, run: Path) -> None:
     say("conceptloader trace", f"steps {', '.join(map(str, KEPT))}: {spans} spans, equal to the tensors of the batches")
     show_when(config, run)
     base_rate = show_losses(launches, reference)
-    phases = [(phase.start // GLOBAL_BATCH, dict(phase.weights)) for phase in cl.load_config(config).phases]
+    phases = [(phase.at // GLOBAL_BATCH, dict(phase.weights)) for phase in cl.load_config(config).phases]
     picture.draw(output / "demo.png", launches, names, phases, base_rate)
     say("picture", str(output / "demo.png"))
 

@@ -22,7 +22,7 @@ from conceptloader.base.packages import need_add_on
 from conceptloader.base.strict import unknown
 from conceptloader.base.version import PAGES
 from conceptloader.blend import Config, Outputs, load_config
-from conceptloader.blend.replayed import replayed_phases
+from conceptloader.blend.replayed import replayed_segments
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.state import OrderState
 
@@ -313,7 +313,7 @@ def with_share(config: Config, share: tuple[float, float]) -> Config:
 def check_evaluation(config: Config, option: str) -> None:
     """Raise ConfigError for what belongs to the course of a training, without effect in the file of `option`."""
     found = [key for key in ("continue_from", "skip", "exclude") if getattr(config, key)]
-    found += [f"phases[{k}]" for k, phase in enumerate(config.phases) if phase.start]
+    found += [f"phases[{k}]" for k, phase in enumerate(config.phases) if phase.at]
     found += [f"datasets.{name}.max_epochs" for name, one in config.datasets.items() if one.max_epochs is not None]
     if found:
         raise ConfigError(
@@ -327,11 +327,11 @@ def check_evaluation(config: Config, option: str) -> None:
 def for_evaluation(config: Config) -> Config:
     """Its blend at sample 0, for as long as it lasts: no phases, skips or limits of the training."""
     weights = {name: entry.weight for name, entry in config.datasets.items()}
-    replayed = replayed_phases(config)
+    replayed = replayed_segments(config)
     if replayed:
         config = replace(config, weights="manual", temperature=1.0)  # both are in what is replayed
-    phases = replayed or config.phases
-    if phases and phases[0].start == 0:
+    phases: tuple[Any, ...] = replayed or config.phases
+    if phases and phases[0].at == 0:
         weights = dict(phases[0].weights)
     kept = {name: weights[name] for name in config.datasets if weights.get(name)}
     return _reduced(config, kept or dict.fromkeys(config.datasets))

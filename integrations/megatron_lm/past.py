@@ -116,7 +116,7 @@ def saved_in_log(args: Namespace, accept: Collection[str]) -> dict[str, str] | N
         before = [start for start in log.starts if start.consumed < begun + consumed]
         if before and LOG in accept:
             position = begun + consumed
-            spec = log.spec_at(before[-1], position)
+            spec = log.spec_at(before[-1], position).cut(position)
             return OrderState(spec=spec, consumed=position, more={"count_start": begun}).leaf()
         if before:
             raise ResumeError(

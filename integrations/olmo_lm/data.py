@@ -13,7 +13,6 @@ from conceptloader.batch.layout import BatchLayout
 from conceptloader.batch.open import batch_layout, open_reader
 from conceptloader.blend import Blend, ConfigLike, open_blend
 from conceptloader.errors import ConfigError
-from conceptloader.order.sequential import Sequential
 from conceptloader.torch.collate import to_tensors
 from conceptloader.torch.trained import IGNORED, TrainedLoader, check_tensors, trained_labels
 
@@ -77,7 +76,7 @@ class ConceptDataLoader(TextDataLoaderBase):
         self._global_batch_size: int = global_batch_size
         self.blend, self.model_inputs, self.epoch_samples = _with_documents(config), model_inputs, epoch_samples
         self._check(batch_layout(self.blend))
-        self._passes = isinstance(self.blend.order, Sequential)
+        self._passes = self.blend.order.num_samples is not None
         if self._passes and epoch_samples is not None:
             raise ConfigError(
                 "epoch_samples",

@@ -20,7 +20,6 @@ from conceptloader.batch.open import batch_layout
 from conceptloader.blend import load_config, open_blend
 from conceptloader.blend.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError
-from conceptloader.order.sequential import Sequential
 from conceptloader.torch.collate import TensorBatch
 from conceptloader.torch.loader import Loader
 from conceptloader.torch.trained import EVALUATION, check_tensors, trained_labels
@@ -139,7 +138,7 @@ class ConceptDataLoader(BaseDataLoader):
                 "names of tensors",
                 "omit max_seqlen from dataloader.model_inputs",
             )
-        sequential = isinstance(blend.order, Sequential)
+        sequential = blend.order.num_samples is not None
         self._repeat = config.repeat and config.infinite
         if not self._repeat and not sequential and config.num_samples is None:
             raise ConfigError(

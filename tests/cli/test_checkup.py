@@ -105,7 +105,7 @@ def test_tokens_at_the_end_that_no_window_has(data: Path, tmp_path: Path, capsys
     assert trained == end - first - documents  # all but the first token of each document
 
 
-LATE = [{"start": 0, "weights": {"web": 1}}, {"start": 10_000, "weights": {"web": 1, "zero": 1}}]
+LATE = [{"at": 0, "weights": {"web": 1}}, {"at": 10_000, "weights": {"web": 1, "zero": 1}}]
 WEIGHTS = {"loss_weight": {"name": "quality", "outside": 0}}
 BAD = {
     "vocabulary": (["--vocab-size", "100"], {}, "257 tokens, expected at most the 100"),

@@ -44,15 +44,11 @@ def load(corpora):
     return load
 
 
-def test_what_a_start_of_a_phase_is_after_a_skip_is_said(load, caplog):
-    phases = [{"start": start, "weights": {"web": 1}} for start in (5, 12, 40)]
-    open_blend(load(phases=phases))
-    assert not caplog.messages
-    open_blend(load(phases=phases, skip=[{"at": 10, "count": 8}]))
-    assert caplog.messages == [
-        "phases: start 12 is a global sample: skip passes over it",
-        "phases: start 40 is a global sample: after skip it is the trainer's sample 32",
-    ]
+def test_phases_begin_at_the_trainer_s_sample_after_a_skip_too(load):
+    order = open_blend(load(phases=[{"at": 12, "weights": {"web": 1}}], skip=[{"at": 10, "count": 8}])).order
+    assert [one.at for one in order.segments] == [0, 12]
+    assert order.counts(20)[1] - order.counts(12)[1] == 8
+    assert sum(order.counts(12)) == 20
 
 
 def test_spec_holds_no_paths_and_no_loader_options(load, corpora):
@@ -208,7 +204,7 @@ def test_given_datasets_must_be_those_of_the_configuration(load):
 def test_resume_ahead_behind_and_at_another_length(load, caplog):
     blend = open_blend(load())
     saved = blend.spec.to_dict()
-    ahead = open_blend(load(phases=[{"start": 50, "weights": {"web": 1}}])).resume(saved, 50)
+    ahead = open_blend(load(phases=[{"at": 50, "weights": {"web": 1}}])).resume(saved, 50)
     assert ahead.order.counts(50) == blend.order.counts(50)
     assert ahead.order.counts(60)[1] == blend.order.counts(50)[1] + 10
     with raises(ResumeError, found="seed: saved 1234, now 5"):

@@ -12,19 +12,18 @@ import yaml
 
 from conceptloader import build
 from conceptloader.blend import Config, DatasetConfig, load_config, open_blend, schema
+from conceptloader.blend.phases import Phase, Ramp, Skip
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.kernels.arrays import ColumnOptions
 from conceptloader.mixing.doremi import DoReMiOptions
 from conceptloader.mixing.odm import ODMOptions
-from conceptloader.order.phases import Phase, Ramp
-from conceptloader.order.skips import Skip
 from tests.raises import raises
 
 ROOT = Path(__file__).resolve().parents[2]
 
 SMALL = {"seq_len": 8, "datasets": {"web": {"path": "web", "weight": 0.7}, "code": {"path": "/data/code", "weight": 3}}}
 
-LATER = {"start": 5, "weights": {"web": 1}}
+LATER = {"at": 5, "weights": {"web": 1}}
 
 
 def changed(**top):
@@ -66,7 +65,7 @@ outputs: {position_ids: off}
 def test_round_trip_through_plain_data_and_yaml():
     config = load_config(
         changed(
-            phases=[{"start": 100, "weights": {"web": 1}, "ramp": {"samples": 20, "shape": "cosine"}}],
+            phases=[{"at": 100, "weights": {"web": 1}, "ramp": {"samples": 20, "shape": "cosine"}}],
             skip=[{"at": 7, "count": 3}],
             tracks={"concepts": {"layout": "ragged", "max_spans": 5}},
             outputs={"position_ids": "off"},
@@ -186,7 +185,7 @@ def test_outputs_that_no_framework_takes(outputs):
         (changed(outputs={"cu_seqlens": "yes"}), "outputs.cu_seqlens"),
         (web(tracks="concepts"), "datasets.web.tracks"),
         (web(split=[0, 1, 2]), "datasets.web.split"),
-        (changed(phases={"start": 0}), "phases"),
+        (changed(phases={"at": 0}), "phases"),
         (web(weight=0), "datasets.web.weight"),
         (web(weight=float("nan")), "datasets.web.weight"),
         (web(max_epochs=0), "datasets.web.max_epochs"),
@@ -209,19 +208,19 @@ def test_outputs_that_no_framework_takes(outputs):
         ({"datasets": {}}, "datasets"),
         ({"datasets": {"a@b": {"path": "x"}}}, "datasets.a@b"),
         ({"datasets": {"": {"path": "x"}}}, "datasets"),
-        (changed(phases=[{"start": -1, "weights": {"web": 1}}]), "phases[0].start"),
-        (changed(phases=[{"start": 5, "weights": {"wbe": 1}}]), "phases[0].weights.wbe"),
-        (changed(phases=[{"start": 5, "weights": {}}]), "phases[0].weights"),
-        (changed(phases=[{"start": 5, "weights": {"web": 1}}, {"start": 5, "weights": {"web": 1}}]), "phases[1].start"),
-        (changed(phases=[{"start": 0, "weights": {"web": 1}}]), "datasets.web.weight"),
+        (changed(phases=[{"at": -1, "weights": {"web": 1}}]), "phases[0].at"),
+        (changed(phases=[{"at": 5, "weights": {"wbe": 1}}]), "phases[0].weights.wbe"),
+        (changed(phases=[{"at": 5, "weights": {}}]), "phases[0].weights"),
+        (changed(phases=[{"at": 5, "weights": {"web": 1}}, {"at": 5, "weights": {"web": 1}}]), "phases[1].at"),
+        (changed(phases=[{"at": 0, "weights": {"web": 1}}]), "datasets.web.weight"),
         (changed(phases=[{**LATER, "ramp": {"shape": "cosine"}}]), "phases[0].ramp.samples"),
         (changed(phases=[{**LATER, "ramp": {"samples": 9, "shape": "exponential"}}]), "phases[0].ramp.shape"),
         (
-            {"datasets": {"a": {"path": "a"}}, "phases": [{**LATER, "start": 0, "ramp": {"samples": 9}}]},
+            {"datasets": {"a": {"path": "a"}}, "phases": [{**LATER, "at": 0, "ramp": {"samples": 9}}]},
             "phases[0].weights.web",
         ),
         (
-            {"datasets": {"web": {"path": "a"}}, "phases": [{**LATER, "start": 0, "ramp": {"samples": 9}}]},
+            {"datasets": {"web": {"path": "a"}}, "phases": [{**LATER, "at": 0, "ramp": {"samples": 9}}]},
             "phases[0].ramp",
         ),
         (web(weight=None), "datasets.web.weight"),
@@ -229,13 +228,13 @@ def test_outputs_that_no_framework_takes(outputs):
         (
             {
                 "datasets": {"a": {"path": "a"}, "b": {"path": "b"}},
-                "phases": [{"start": 9, "weights": {"a": 1, "b": 1}}],
+                "phases": [{"at": 9, "weights": {"a": 1, "b": 1}}],
             },
             "datasets",
         ),
         (
-            {"datasets": {"a": {"path": "a"}}, "weights": "by_size", "phases": [{"start": 0, "weights": {"a": 1}}]},
-            "phases[0].start",
+            {"datasets": {"a": {"path": "a"}}, "weights": "by_size", "phases": [{"at": 0, "weights": {"a": 1}}]},
+            "phases[0].at",
         ),
         (changed(order="sequential"), "datasets.web.weight"),
         ({"datasets": {"a": {"path": "a"}}, "order": "sequential", "skip": [{"at": 1, "count": 1}]}, "skip"),
@@ -263,7 +262,7 @@ def test_built_in_python_it_is_checked_as_well():
         Config(datasets={"a": DatasetConfig(path="x")}, seed="1")
     assert Config(datasets={"a": {"path": "x"}}).datasets["a"] == DatasetConfig(path="x")
     with raises(ConfigError, "phases[0].weights.a", "-1", "a number above 0"):
-        Config(datasets={"a": {"path": "x"}}, temperature=2, phases=[Phase(start=0, weights={"a": -1})])
+        Config(datasets={"a": {"path": "x"}}, temperature=2, phases=[{"at": 0, "weights": {"a": -1}}])
     with pytest.raises(dataclasses.FrozenInstanceError):
         DatasetConfig(path="x").path = "y"
 

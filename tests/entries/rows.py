@@ -138,10 +138,9 @@ def _mixed(config: dict[str, Any], steps: int, entry: Entry) -> list[dict[str, A
         loader.set_weights(FILE_WEIGHTS, at=(2 + entry.lag) * BATCH)
     elif kind == "replay":
         log = cl.adapters.RunLog(options)
-        changes = [one.phase for one in log.phases(log.spec_at(log.starts[-1])) if one.phase.start]
-        for phase in changes:
-            weights = {name.partition("@")[0]: float(weight) for name, weight in phase.weights.items()}
-            loader.set_weights(weights, at=phase.start)
+        for one in log.spec_at(log.starts[-1]).live:
+            weights = {name.partition("@")[0]: float(weight) for name, weight in one.weights.items()}
+            loader.set_weights(weights, at=one.at)
     else:
         start = shares({name: plain["datasets"][name]["weight"] for name in names})
         controller = section.controller(kind, options, start)
@@ -412,16 +411,16 @@ ROWS: dict[str, Row] = {
         row("split_documents", {"split_documents": [0.5, 1]}),
         row("weights", lambda c: _weightless(c, weights="by_size"), named=("weights",)),
         row("temperature", {"temperature": 3.0}),
-        row("phases", {"phases": [{"start": 6, "weights": {"a": 1}}]}, leaves=("phases.start", "phases.weights")),
+        row("phases", {"phases": [{"at": 6, "weights": {"a": 1}}]}, leaves=("phases.at", "phases.weights")),
         row(
-            "phases.ramp", {"phases": [{"start": 2, "weights": {"a": 9, "b": 1}, "ramp": {"samples": 12}}]},
-            base={"phases": [{"start": 2, "weights": {"a": 9, "b": 1}}]}, leaves=("phases.ramp.samples",),
+            "phases.ramp", {"phases": [{"at": 2, "weights": {"a": 9, "b": 1}, "ramp": {"samples": 12}}]},
+            base={"phases": [{"at": 2, "weights": {"a": 9, "b": 1}}]}, leaves=("phases.ramp.samples",),
             steps=6,
         ),
         row(
             "phases.ramp.shape",
-            {"phases": [{"start": 2, "weights": {"a": 99, "b": 1}, "ramp": {"samples": 40, "shape": "cosine"}}]},
-            base={"phases": [{"start": 2, "weights": {"a": 99, "b": 1}, "ramp": {"samples": 40}}]}, steps=10,
+            {"phases": [{"at": 2, "weights": {"a": 99, "b": 1}, "ramp": {"samples": 40, "shape": "cosine"}}]},
+            base={"phases": [{"at": 2, "weights": {"a": 99, "b": 1}, "ramp": {"samples": 40}}]}, steps=10,
         ),
         row("mixing: odm", {"mixing": {"odm": {}}}, leaves=("mixing",), steps=6, named=("mixing",)),
         row("mixing: doremi", {"mixing": {"doremi": DOREMI}}, leaves=("mixing",), steps=6, named=("mixing",)),

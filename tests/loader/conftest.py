@@ -29,7 +29,7 @@ def config(data: Path) -> dict[str, Any]:
             "a": {"path": str(data / "a"), "weight": 0.7},
             "b": {"path": str(data / "b"), "weight": 0.3},
         },
-        "phases": [{"start": 70, "weights": {"a": 0.2, "b": 0.8}}],
+        "phases": [{"at": 70, "weights": {"a": 0.2, "b": 0.8}}],
         "outputs": {"document_ids": True, "cu_seqlens": True},
         "tracks": {"concepts": {"layout": "padded"}},
         "loader": {"num_threads": 2, "prefetch_batches": 3},

@@ -99,7 +99,7 @@ def test_objects_show_what_they_are(config: dict[str, Any]) -> None:
     assert repr(windows) == f"<Windows: {len(windows)} of {ds.path}, 8 tokens and a label each, tracks concepts>"
     assert f"<DocumentView: 40 of {ds.path}, tracks concepts>" == repr(ds.documents())
     mixture = cl.Mixture([3_000, 5], names=["web", "code"], seed=7)
-    assert repr(mixture) == "<Mixture of web (3,000 windows), code (5 windows): seed 7, 1 phases>"
+    assert repr(mixture) == "<Mixture of web (3,000 windows), code (5 windows): seed 7, 1 segments>"
     assert "2 more" in repr(cl.Mixture([1] * 6))
     with cl.make_dataloader(config, micro_batch_size=2, dp_rank=1, dp_size=4, num_samples=80) as loader:
         shown = repr(loader)
@@ -107,4 +107,3 @@ def test_objects_show_what_they_are(config: dict[str, Any]) -> None:
     data = cl.SampleDataset(config, num_samples=5)
     assert repr(data) == "<SampleDataset of a, b: 5 samples of 48 tokens>"
     assert repr(cl.EpochSampler(9, 3, 1)) == "<EpochSampler of 9 samples: rank 1 of 3, epoch 0>"
-    assert repr(cl.adapters.Sequential([3_000, 4], ["a", "b"])) == "<Sequential of 2 datasets: 3,004 samples>"

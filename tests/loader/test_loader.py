@@ -106,7 +106,7 @@ def test_a_changed_past_is_refused_with_both_values_and_a_changed_future_is_not(
         return loader.state_dict()
 
     state = resumed(resumed(None, list(range(24))), list(range(24, 48)))
-    config["phases"][0]["start"] = 50
+    config["phases"][0]["at"] = 50
     resumed(state, list(range(48, 72)))
     config["datasets"]["a"]["weight"] = 0.6
     with raises(ResumeError, found="weights.a: saved 7/10, now 2/3"):
@@ -192,11 +192,11 @@ def test_all_files_are_looked_at_when_starting(config, tmp_path, monkeypatch, da
         return
     opened(config, dp_size=2, dp_rank=1)
     if not later:
-        ends = {"phases": [{"start": 70, "weights": {"a": 1}}], "skip": [{"at": 50, "count": 20}]}
+        ends = {"phases": [{"at": 50, "weights": {"a": 1}}], "skip": [{"at": 20, "count": 20}]}
         blend = cl.open_blend({**config, **ends})
         with pytest.raises((ReadError, FormatError)):
             blend.look_ahead(49)
-        blend.look_ahead(50)  # which reads global sample 70: b takes no part any more
+        blend.look_ahead(50)  # b takes no part any more
 
 
 @pytest.mark.parametrize("entry", [cl.SampleDataset, cl.GrainSource])

@@ -33,7 +33,7 @@ def config(tmp_path: Path) -> dict[str, Any]:
         name: {"path": write_dataset(tmp_path / name, random_documents(60, seed=k, prefix=name))}
         for k, name in enumerate("ab")
     }
-    phases = [{"start": 0, "weights": {"a": 3, "b": 1}}, {"start": 40, "weights": {"b": 2}}]
+    phases = [{"at": 0, "weights": {"a": 3, "b": 1}}, {"at": 40, "weights": {"b": 2}}]
     return {"seq_len": 16, "datasets": datasets, "phases": phases, "block": 8, "loader": {"prefetch_batches": 2}}
 
 

@@ -22,7 +22,7 @@ def config(tmp_path: Path) -> dict[str, Any]:
         name: {"path": write_dataset(tmp_path / name, random_documents(60, seed=k, prefix=name))}
         for k, name in enumerate("abc")
     }
-    phases = [{"start": 0, "weights": BEFORE}, {"start": 40, "weights": AFTER, "ramp": RAMP}]
+    phases = [{"at": 0, "weights": BEFORE}, {"at": 40, "weights": AFTER, "ramp": RAMP}]
     return {"seq_len": 16, "datasets": datasets, "phases": phases, "block": 8, "loader": {"prefetch_batches": 2}}
 
 
@@ -60,7 +60,7 @@ def test_a_changed_ramp_is_refused_once_it_has_begun(config: Any) -> None:
     loader = make(config)
     rows([loader], 22)
     longer = make({**config, "phases": [config["phases"][0], {**config["phases"][1], "ramp": {"samples": 150}}]})
-    with raises(ResumeError, found="phases.40.ramp: saved cosine over 120 samples, now linear over 150 samples"):
+    with raises(ResumeError, found="phases.40.weights.a: saved 0.8998"):
         longer.load_state_dict(loader.state_dict())
     longer.load_state_dict(loader.state_dict_at(40))
 
@@ -97,7 +97,7 @@ def test_what_is_shown_of_it(config: Any, tmp_path: Path, capsys: pytest.Capture
     rows([loader], 22)
     (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
     assert main(["trace", "--checkpoint", str(tmp_path / "state.json")]) == 0
-    assert "from sample 40: b 0.25, c 0.75 (ramp cosine over 120 samples)" in capsys.readouterr().out
+    assert "from sample 160: b 0.25, c 0.75 (end of a ramp)" in capsys.readouterr().out
     (tmp_path / "run.json").write_text(json.dumps(config))
     assert main(["trace", str(tmp_path / "run.json"), "--global-batch-size", "4", "--step", "25", "--json"]) == 0
     said, *_ = json.loads(capsys.readouterr().out)["weights"]
@@ -105,7 +105,7 @@ def test_what_is_shown_of_it(config: Any, tmp_path: Path, capsys: pytest.Capture
 
 
 def test_temperature_applies_to_both_ends(config: Any) -> None:
-    even = cl.open_blend({**config, "temperature": 2}).spec.phases
+    even = cl.open_blend({**config, "temperature": 2}).spec.segments
     assert even[0].weights["a"] / even[0].weights["b"] == pytest.approx(3)
     ends = [even[0].shares, even[-1].shares]
     assert even[32].shares == pytest.approx({name: sum(one.get(name, 0) for one in ends) / 2 for name in "abc"})
@@ -119,4 +119,4 @@ def test_more_weights_than_states_have_room_for(config: Any, monkeypatch: pytest
     with raises(ConfigError, "phases", "193 weights in all", "at most 192"):
         cl.open_blend(config)
     monkeypatch.setattr("conceptloader.blend.blend.MAX_WEIGHTS", 3)
-    cl.open_blend({**config, "phases": [config["phases"][0], {"start": 40, "weights": AFTER}]})
+    cl.open_blend({**config, "phases": [config["phases"][0], {"at": 40, "weights": AFTER}]})

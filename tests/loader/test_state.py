@@ -56,7 +56,7 @@ def test_the_state_is_one_string_that_survives_json(config):
         ('"consumed_samples":8', '"consumed_samples":16'),
         ('"seed":5', '"seed":6'),
         ('"step_start":8', '"step_start":0'),
-        ('"version":2', '"version":2,"more":1'),
+        ('"version":3', '"version":3,"more":1'),
         ('{"checksum"', '{"check'),
     ],
 )
@@ -85,7 +85,7 @@ def test_a_state_with_other_keys_or_values_is_refused_whatever_its_checksum(conf
     "state",
     [
         {KEY: "{"}, {KEY: "[" * 100_000}, {KEY: "7"}, {KEY: b"{}"}, [],
-        {"version": 2, "consumed_samples": -1, "spec": {}},
+        {"version": 3, "consumed_samples": -1, "spec": {}},
     ],
 )  # fmt: skip
 def test_what_is_no_state_is_refused(config, state):
@@ -99,7 +99,7 @@ def test_a_state_of_something_else_says_what_it_is(config):
     own = loader.state_dict()
     kinds = {"loader": own, "sampler": sampler.state_dict(), "sampler's iterator": iter(sampler).state_dict()}
     strangers = {
-        "dict with 'weight', 'bias', expected a state of version 2; pass what conceptloader's own": torch.nn.Linear(
+        "dict with 'weight', 'bias', expected a state of version 3; pass what conceptloader's own": torch.nn.Linear(
             1, 1
         ).state_dict(),
         "dict with 'model', 'data', expected .*; pass its 'data'": {"model": {}, "data": own},

@@ -245,7 +245,7 @@ def test_weights_are_set_behind_all_that_was_handed_out(tmp_path: Path) -> None:
     loader.acknowledge(12)
     assert loader.set_weights({"b": 1}) == 36, "30 were handed out, of a step that began at 24"
     state = loader.state_dict()
-    phases = [{"start": 36, "weights": {"b": 1}}]
+    phases = [{"at": 36, "weights": {"b": 1}}]
     expected = read(loader_of({**config, "phases": phases}), 14)
     assert whole == expected[:15]
     assert {dataset for sample, dataset in expected if sample >= 36} == {1}

@@ -85,7 +85,7 @@ def test_a_track_for_evaluation_alone_is_refused(folder: Path) -> None:
         ("continue_from", {"continue_from": "elsewhere"}),
         ("skip", {"skip": [{"at": 8, "count": 8}]}),
         ("exclude", {"exclude": [{"at": 0, "file": "ids.txt"}]}),
-        ("phases[1]", {"phases": [{"start": n, "weights": {"dense": 1}} for n in (0, 8)]}),
+        ("phases[1]", {"phases": [{"at": n, "weights": {"dense": 1}} for n in (0, 8)]}),
         ("datasets.dense.max_epochs", {"datasets": {"dense": {"path": "dense", "weight": 1, "max_epochs": 1}}}),
     ],
 )

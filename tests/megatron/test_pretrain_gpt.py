@@ -209,7 +209,7 @@ def test_changed_past_is_refused_before_anything_is_read(checkout: Path, data: P
     accepted = ["--conceptloader-allow-changed", "phases.0.weights", "--exit-interval", "5"]
     accepted += saving(tmp_path / "b", tmp_path / "a")
     ended(pretrain(checkout, tmp_path / "accepted", ALONE, *accepted, config=other))
-    later = [{"start": 5 * BATCH, "weights": {"code": 0.5, "web": 0.5}}]
+    later = [{"at": 5 * BATCH, "weights": {"code": 0.5, "web": 0.5}}]
     ahead = write_config(data / "ahead.yaml", phases=later)
     run = ended(pretrain(checkout, tmp_path / "ahead", ALONE, *saving(tmp_path / "c", tmp_path / "a"), config=ahead))
     assert run.samples(0) == ALONE.planned(0, SAVED)

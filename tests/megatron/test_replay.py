@@ -41,7 +41,7 @@ def test_evaluation_is_that_of_sample_0(key: str, tmp_path: Path) -> None:
     else:
         config["datasets"] = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
     data = data_of(config, dataset_config(32), (8, 8, 0), split="80,20,0", entry=MEGATRON_LM)
-    ((first,),) = [valid.blend.spec.phases for valid in data.valid]
+    ((first,),) = [valid.blend.spec.segments for valid in data.valid]
     assert first.weights["hard"] / first.weights["easy"] == pytest.approx(2)  # of which the root was taken once
     whole = data_of(config, dataset_config(32), (8, None, 0), split="80,20,0", entry=MEGATRON_LM)  # --full-validation
     assert whole.valid[0].blend.spec.order == "sequential"

@@ -103,9 +103,9 @@ def test_states_of_checkpoints(folder: Path) -> None:
         with pytest.raises(ResumeError, match=message):
             data_of(other, rules, consumed=32, saved=state)
         assert data_of(other, rules, consumed=32, saved=state, accept=list(changes)).spec
-    later = [{"start": 32, "weights": {"code": 0.5, "web": 0.5}}]
+    later = [{"at": 32, "weights": {"code": 0.5, "web": 0.5}}]
     ahead = data_of(write_config(folder / "other.yaml", phases=later), rules, consumed=32, saved=state)
-    assert [phase.start for phase in ahead.spec.phases] == [0, 32]
+    assert [one.at for one in ahead.spec.segments] == [0, 32]
     with raises(ResumeError, "--seq-length", "at 32 consumed samples"):
         data_of(config, dataset_config(32), consumed=32, saved=state)
     with raises(ConfigError, "seq_len", "64"):
@@ -292,7 +292,7 @@ def test_weights_need_the_stage_of_the_loss(folder: Path, monkeypatch: pytest.Mo
 
 
 def test_evaluation_configs(tmp_path: Path) -> None:
-    phases = [{"start": 0, "weights": {"code": 1.0}}, {"start": 100, "weights": {"web": 1.0}}]
+    phases = [{"at": 0, "weights": {"code": 1.0}}, {"at": 100, "weights": {"web": 1.0}}]
     exclude = [{"dataset": name, "tokens": [0, 10]} for name in ("code", "web")]
     datasets = {name: {"path": name, "split": [0.5, 1.0]} for name in ("code", "web")}
     path = write_config(tmp_path / "c.yaml", datasets=datasets, phases=phases, exclude=exclude)

@@ -71,7 +71,7 @@ def test_the_recipe_of_the_cookbook(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def weights(run: Run) -> dict[str, int]:
-    return {name: int(weight) for name, weight in run.loader.blend.spec.phases[-1].weights.items()}
+    return {name: int(weight) for name, weight in run.loader.blend.order.segments[-1].weights.items()}
 
 
 def test_a_file_is_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -80,7 +80,7 @@ def test_a_file_is_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     config = configuration(tmp_path, {"file": "weights.yaml"})
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
     run = Run(tmp_path / "run.yaml").steps(3)
-    assert run.loader.blend.spec.live == ()
+    assert run.loader.blend.spec.live == []
     file.write_text("{easy: 1, hard: 2, middle: 5}")
     run.steps(1)
     assert weights(run) == {"easy": 1, "hard": 1, "middle": 1}  # it may have been half written: what stays counts
@@ -128,7 +128,7 @@ def test_a_controller_that_needs_no_losses(options: Any, tmp_path: Path) -> None
     loader = cl.batches(tmp_path / "run.yaml", micro_batch_size=BATCH)
     next(iter(loader))
     loader.observe()
-    assert dict(loader.blend.spec.phases[-1].weights) == {"easy": 1, "hard": 5, "middle": 1}
+    assert dict(loader.blend.order.segments[-1].weights) == {"easy": 1, "hard": 5, "middle": 1}
     assert str(tmp_path) not in json.dumps([loader.blend.facts(), loader.state_dict()])
 
 
@@ -164,7 +164,7 @@ def test_a_file_that_changes_whenever_and_runs_resumed_whenever(seed: int, tmp_p
                 text = contents[step]
                 file.unlink(missing_ok=True) if text is None else file.write_text(text)
                 loader.observe()
-                changes.add(loader.blend.spec.phases[-1].start)
+                changes.add(loader.blend.order.segments[-1].at)
             state = loader.state_dict()
             loader.close()
         return samples, state or {}, len(changes)
@@ -341,7 +341,7 @@ def test_sections_that_are_wrong(mixing: Any, path: str, tmp_path: Path) -> None
 def test_what_does_not_go_with_it(tmp_path: Path) -> None:
     config = configuration(tmp_path, {"odm": {}})
     with raises(ConfigError, "phases"):
-        cl.open_blend({**config, "phases": [{"start": 9, "weights": {"easy": 1}}]})
+        cl.open_blend({**config, "phases": [{"at": 9, "weights": {"easy": 1}}]})
     with raises(ConfigError, "outputs.dataset_id"):
         cl.open_blend({**config, "outputs": {"dataset_id": False}})
     unweighted = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
@@ -387,7 +387,7 @@ def _rank(rank: int, config: Any, folder: str) -> None:
     for _ in range(4):
         next(batches)
         loader.observe()
-    assert dict(loader.blend.spec.phases[-1].weights) == {"easy": 2, "hard": 1, "middle": 1}
+    assert dict(loader.blend.order.segments[-1].weights) == {"easy": 2, "hard": 1, "middle": 1}
     states: list[Any] = [None, None]
     dist.all_gather_object(states, loader.state_dict())
     assert states[0] == states[1]

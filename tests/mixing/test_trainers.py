@@ -34,7 +34,7 @@ def compare(train: Any, folder: Path) -> None:
     assert len(samples) == (STEPS - SAVED) * 2
     assert mixing_of(state) == mixing_of(at_end)
     assert mixing_of(state)["mixing"]["steps"] == STEPS
-    assert json.loads(state["conceptloader"])["spec"]["live"]
+    assert json.loads(state["conceptloader"])["spec"]["segments"][-1]["drawn"]
 
 
 def tiny() -> nn.Sequential:
@@ -117,7 +117,7 @@ def test_transformers(tmp_path: Path) -> None:
     given = make(tmp_path / "given", 3, configuration(tmp_path, {"file": str(tmp_path / "weights.yaml")}))
     given.model.logits = False  # which nobody needs
     given.train()
-    assert dict(given._loader.blend.spec.phases[-1].weights) == {"easy": 1, "hard": 2, "middle": 3}
+    assert dict(given._loader.blend.order.segments[-1].weights) == {"easy": 1, "hard": 2, "middle": 3}
     with raises(ConfigError, "set_weights"):
         make(tmp_path / "before", 3).set_weights({"easy": 1})
 

@@ -13,9 +13,8 @@ MODULES = [
 NEAR: dict[str, tuple[dict[str, str], str]] = {
     "order": (
         {
-            "schedule": "schedule partition", "sequential": "sequential", "spec": "spec",
-            "resume": "resume edges", "runlog": "runlog", "skips": "mixture resume",
-            "phases": "ramp spec resume", "permutation": "permutation",
+            "schedule": "schedule partition", "spec": "spec", "segments": "mixture spec resume",
+            "resume": "resume edges", "runlog": "runlog", "permutation": "permutation",
         },
         "golden mixture permutation",
     ),

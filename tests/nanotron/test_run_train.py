@@ -149,10 +149,10 @@ def test_an_edit_of_the_past_is_refused_and_one_ahead_is_accepted(
     assert refused.returncode != 0
     assert "phases.0.weights.math: saved 1/10, now 5/14" in refused.output
     ahead = {"web": 0.2, "code": 0.8}
-    edited = {**dataset, "phases": [{"start": 30, "weights": ahead}], "skip": [{"at": 26, "count": 2}]}
+    edited = {**dataset, "phases": [{"at": 30, "weights": ahead}], "skip": [{"at": 26, "count": 2}]}
     result = succeeds(tmp_path / "b", support.config(checkpoints, edited, micro_batches=4, resume=True))
-    phases, skips = [cl.Phase(start=30, weights=ahead)], [cl.adapters.Skip(at=26, count=2)]
-    oracle = Oracle(data, WEIGHTS, support.SEQ_LEN, phases=phases, skips=skips)
+    segments = [cl.Segment(at=30, weights=ahead), cl.Segment(at=26, skip=2)]
+    oracle = Oracle(data, WEIGHTS, support.SEQ_LEN, segments=segments)
     assert_seen(result, oracle, Layout(), range(4, 7), micro_batch=2, micro_batches=4, start=24)
 
 
@@ -166,7 +166,7 @@ def test_a_second_data_stage(tmp_path: Path, checkpoints: Path, data: dict[str, 
     ]
     config = support.config(checkpoints, stages=stages, dp=2, interval=2, steps=7, resume=True)
     result = succeeds(tmp_path / "a", config)
-    oracle = Oracle(data, WEIGHTS, support.SEQ_LEN, phases=[cl.Phase(start=24, weights=weights)])
+    oracle = Oracle(data, WEIGHTS, support.SEQ_LEN, segments=[cl.Segment(at=24, weights=weights)])
     assert_seen(result, oracle, Layout(dp=2), range(4, 8), start=24, **PLAN)
     assert len(set(oracle.samples(range(56)))) == 56
     for name in oracle.names:
@@ -324,7 +324,7 @@ def test_weights_that_are_set_while_the_run_is_going(
 ) -> None:
     """In step 3, from step 4 on, and in the run that is resumed, which sets none."""
     checkpoints, weights = tmp_path / "c", {"math": 1, "code": 1}
-    oracle = Oracle(data, WEIGHTS, support.SEQ_LEN, phases=[cl.Phase(start=24, weights=weights)])
+    oracle = Oracle(data, WEIGHTS, support.SEQ_LEN, segments=[cl.Segment(at=24, weights=weights)])
     config = support.config(checkpoints, dataset, dp=2, interval=4)
     first = succeeds(tmp_path / "a", config, launch=["--import", "sets_weights"], path=Path(__file__).parent)
     assert_seen(first, oracle, Layout(dp=2), range(1, 7), start=0, **PLAN)

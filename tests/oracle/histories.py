@@ -65,12 +65,15 @@ def write(folder: Path) -> None:
         cl.writing.finalize(folder / name)
 
 
-def order_hash(blend: cl.Blend) -> str:
-    return blend.spec.hash
+def order_hash(blend: cl.Blend) -> list[str]:
+    """None of an order with ramps or weights set live, which is no promise."""
+    spec = blend.spec
+    ramped = blend.config.replay is None and any(phase.ramp for phase in blend.config.phases)
+    return [] if spec.live or ramped or any(one.ramp for one in spec.segments) else [spec.hash[:8]]
 
 
 class History:
-    """A run; `digests` has a line for each launch: what was read, and the order's hash unless weights were set."""
+    """A run; `digests` has a line for each launch: what was read, and the order's hash, see `order_hash`."""
 
     def __init__(self, number: int, data: Path, folder: Path) -> None:
         self.draw = draw = Draw(1000 + number)
@@ -144,10 +147,7 @@ class History:
     def written(self) -> dict[str, Any]:
         """The configuration as of now."""
         skips = sorted(self.skips, key=lambda skip: skip["at"])
-        phases = [
-            {"start": at + sum(skip["count"] for skip in skips if skip["at"] <= at), **phase}
-            for at, phase in sorted(self.phases.items())
-        ]
+        phases = [{"at": at, **phase} for at, phase in sorted(self.phases.items())]
         lists = {"skip": skips, "phases": phases, "exclude": self.excluded}
         return {**self.config, **{name: value for name, value in lists.items() if value}}
 
@@ -201,7 +201,7 @@ class History:
         if not options:
             self.state = loaders[0].state_dict()
             self.saved.append((self.at, self.live_to, self.set_live, self.state))
-        told = [] if self.set_live else [order_hash(loaders[0].blend)[:8]]
+        told = [] if self.set_live else order_hash(loaders[0].blend)
         self.digests.append(" ".join([digest.hexdigest()[:10], *told]))
         for loader in loaders:
             loader.close()

@@ -162,7 +162,7 @@ def weight_of(
 
 class Oracle:
     """All samples of a configuration, as plain data; paths are absolute. live: weights that were set while it ran, from
-    a global sample on. past: of what it goes on from, if that was another stage or sequence length."""
+    a sample on. past: of what it goes on from, if that was another stage or sequence length."""
 
     def __init__(self, config: Config, live: Sequence[Phase] = (), past: Past | None = None) -> None:
         self.config, self.seq_len = config, config["seq_len"]
@@ -190,12 +190,22 @@ class Oracle:
         self.order = None if config.get("order") == "sequential" else self.make_order()
 
     def make_order(self) -> Order:
-        config, begin = self.config, self.past.begin
-        skips = [(s["at"], s["count"]) for s in config.get("skip", ()) if s["at"] >= self.past.at]
-        if self.past.at:
-            skips.insert(0, (0, begin - self.past.at))  # those of the past
-        phases = self.phases()
-        phases = [(begin, [ws for start, ws in phases if start <= begin][-1]), *(p for p in phases if p[0] > begin)]
+        config, at, begin = self.config, self.past.at, self.past.begin
+        skips = [(s["at"], s["count"]) for s in config.get("skip", ()) if s["at"] >= at]
+        if at:
+            skips.insert(0, (0, begin - at))  # those of the past
+
+        def start(t: int) -> int:
+            """The global sample at which weights begin to hold that hold from the trainer's sample t on."""
+            return t + sum(count for skip, count in skips if skip <= t)
+
+        planned, phases = self.phases([]), self.phases(self.live)
+        before = [weights for t, weights in phases if t <= at][-1]
+        phases = [(start(t), weights) for t, weights in phases if t > at]
+        if any(t == at for t, _ in skips) and at and before != [weights for t, weights in planned if t <= at][-1]:
+            phases.insert(0, (start(at), before))  # set live: a skip here passes over what was planned
+            before = [weights for t, weights in planned if t <= at][-1]
+        phases.insert(0, (begin, before))
         phases = [(start, {self.name(name): w for name, w in ws.items()}) for start, ws in phases]
         sizes = {self.name(name): size for name, size in self.sizes.items()}
         drawn = {name: self.past.drawn.get(name, 0) for name in sizes}
@@ -211,20 +221,20 @@ class Oracle:
         return any(member.data.mode == "document" and member.bins is None for member in self.members.values())
 
     def starts(self) -> dict[int, Config]:
-        """The configured phases by their first global sample."""
+        """The configured phases by their first sample."""
         config = self.config
         weights = {name: d["weight"] for name, d in config["datasets"].items() if "weight" in d}
         if config.get("weights") == "by_size":
             weights = self.sizes
-        phases = {p["start"]: p for p in config.get("phases", ())}
+        phases = {p["at"]: p for p in config.get("phases", ())}
         return {0: {"weights": weights or dict.fromkeys(config["datasets"], 1)}, **phases}
 
-    def phases(self) -> list[Phase]:
-        """Of the whole run; what is live ends a ramp."""
+    def phases(self, live: Sequence[Phase]) -> list[Phase]:
+        """Of the whole run, by the trainer's samples; what is live ends a ramp."""
         temperature, found, live = (
             self.config.get("temperature", 1),
             list[list[Phase]](),
-            sorted(self.live, key=lambda p: p[0]),
+            sorted(live, key=lambda p: p[0]),
         )
         starts = sorted(self.starts().items())
         for (start, phase), end in zip(starts, [*(start for start, _ in starts[1:]), inf], strict=True):

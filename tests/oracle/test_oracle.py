@@ -483,8 +483,8 @@ class Run:
     def is_free(self, t: int) -> bool:
         oracle = self.oracle
         assert oracle.order is not None
-        g, after = oracle.order.global_sample(t), oracle.live[-1][0] if oracle.live else 0
-        return after < g not in oracle.starts()
+        after = oracle.live[-1][0] if oracle.live else 0
+        return after < t not in oracle.starts()
 
     def set_weights(self, loaders: Sequence[Any]) -> None:
         """Other weights on all ranks."""
@@ -496,9 +496,7 @@ class Run:
         self.now(starts.pop(), new)
 
     def now(self, t: int, weights: Weights) -> None:
-        assert self.oracle.order is not None
-        live = [*self.oracle.live, (self.oracle.order.global_sample(t), weights)]
-        self.oracle = Oracle(self.config, live, self.oracle.past)
+        self.oracle = Oracle(self.config, [*self.oracle.live, (t, weights)], self.oracle.past)
 
     def replay(self) -> None:
         """What was learned and set, by another run that begins at 0."""
@@ -551,7 +549,7 @@ def ahead(draw: st.DrawFn, names: list[str], starts: st.SearchStrategy[int]) -> 
     """Phases, some with ramps."""
     phases = []
     for start in sorted(draw(st.lists(starts, unique=True, max_size=3))):
-        phases.append({"start": start, "weights": draw(weights(names))})
+        phases.append({"at": start, "weights": draw(weights(names))})
         if draw(st.booleans()):
             samples = draw(st.integers(1, 20) | st.integers(21, 300))
             phases[-1]["ramp"] = {"samples": samples, "shape": draw(st.sampled_from(["linear", "cosine"]))}
@@ -562,16 +560,16 @@ def ahead(draw: st.DrawFn, names: list[str], starts: st.SearchStrategy[int]) -> 
 def edited(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, at: int, phased: bool) -> dict[str, Any]:
     """Other phases, skips, exclusions and another dataset from the position on, of a run that is at sample `at`."""
     assert oracle.order is not None
-    datasets, here = dict(config["datasets"]), oracle.order.global_sample(at)
+    datasets = dict(config["datasets"])
     if phased and "weights" not in config and draw(st.booleans()):
         like = dict(datasets[draw(st.sampled_from(sorted(datasets)))])
         like.pop("weight", None)
         datasets[draw(st.sampled_from(["0", "z", "\U0001f600", "\uff21"])) + str(at)] = like
     live = [start for start, _ in oracle.live]
-    starts = st.integers(max(here, 1), here + 100).filter(lambda start: start not in live)
+    starts = st.integers(max(at, 1), at + 100).filter(lambda start: start not in live)
     phases = config["phases"]
     if new := draw(ahead(sorted(datasets), starts)) if phased else []:
-        phases = [*(phase for phase in phases if phase["start"] < here), *new]
+        phases = [*(phase for phase in phases if phase["at"] < at), *new]
         last = {**phases[-1], "weights": dict(phases[-1]["weights"])}
         last["weights"] |= {name: 1 for name, dataset in datasets.items() if "weight" not in dataset}
         phases[-1] = last
@@ -589,7 +587,7 @@ def edited(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, at: int, pha
 def staged(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, at: int) -> dict[str, Any]:
     """A data stage from sample `at` on: other weights, and phases, those before the position without effect."""
     names = sorted(config["datasets"])
-    phases = draw(ahead(names, st.integers(1, oracle.position(at) + 60)))
+    phases = draw(ahead(names, st.integers(1, at + 60)))
     datasets = {name: {**config["datasets"][name], "weight": draw(st.integers(1, 9))} for name in names}
     skips = [{"at": t, "count": draw(st.integers(1, 50))} for t in draw(st.lists(st.integers(0, at + 40), max_size=2))]
     without = {key: value for key, value in config.items() if key != "weights"}

@@ -21,7 +21,7 @@ def test_counts() -> None:
 
 
 def test_a_mixture_has_no_dataset_beyond_its_last() -> None:
-    order = cl.Mixture(sizes=[3, 5], names=["a", "b"], phases=[cl.Phase(start=0, weights={"a": 1, "b": 1})])
+    order = cl.Mixture(sizes=[3, 5], names=["a", "b"], weights=[1, 1])
     assert order.counts(0) == [0, 0]
     assert order.index_of_window(1, 0, 4) is not None
     for dataset, epoch, window in ((2, 0, 0), (-1, 0, 0), (0, -1, 0), (0, 0, 3), (0, 0, -1)):

@@ -30,16 +30,17 @@ def digest(*arrays: np.ndarray) -> str:
     return hashlib.sha256(b"".join(a.astype("<u8").tobytes() for a in arrays)).hexdigest()
 
 
-def golden_mixture() -> cl.Mixture:
+def golden_mixture(block: int = 64) -> cl.Mixture:
     return cl.Mixture(
         sizes=[1000, 1025, 10**9, 5],
         names=["books", "code", "web", "tiny"],
         seed=1234,
-        phases=[
-            cl.Phase(start=0, weights={"web": 0.7, "code": 0.2, "books": 0.1}),
-            cl.Phase(start=1000, weights={"web": 0.5, "code": 0.3, "tiny": 0.01, "books": 0.1}),
+        block=block,
+        segments=[
+            cl.Segment(at=0, weights={"web": 0.7, "code": 0.2, "books": 0.1}),
+            cl.Segment(at=1000, weights={"web": 0.5, "code": 0.3, "tiny": 0.01, "books": 0.1}),
+            cl.Segment(at=1500, skip=100),
         ],
-        skips=[cl.adapters.Skip(at=1500, count=100)],
     )
 
 
@@ -63,9 +64,7 @@ def test_mixture_first_samples_in_full() -> None:
 
 @pytest.mark.parametrize("block", ["1", "7", "64", "4096"])
 def test_mixture_digests(block: str) -> None:
-    m = golden_mixture()
-    m = cl.Mixture(m.sizes, names=m.names, seed=m.seed, block=int(block), skips=m.skips.skips, phases=[
-        cl.Phase(start=p.start, weights=p.weights) for p in m.phases])  # fmt: skip
+    m = golden_mixture(int(block))
     positions = np.concatenate([np.arange(20_000), np.arange(2**40, 2**40 + 500)])
     assert digest(*m.locate_many(positions), *m.sample_many(positions)[1:]) == GOLDEN["mixture"]["digests"][block]
 

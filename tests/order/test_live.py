@@ -2,23 +2,25 @@
 
 import json
 import random
-from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from conceptloader.blend.phases import Phase, Ramp
+from conceptloader.blend.phases import planned as planned_segments
 from conceptloader.errors import ConfigError, FormatError, ResumeError
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Partition
-from conceptloader.order.phases import Phase, Ramp
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.runlog import FILE_NAME, RunLog, RunStart
 from conceptloader.order.progress.spec import Member, OrderSpec
 from conceptloader.order.progress.state import OrderState
 from conceptloader.order.reference import order_phases
 from conceptloader.order.schedule import BatchSchedule
+from conceptloader.order.segments import Segment, in_force
 from tests.raises import raises
 from tests.scale import scaled
 
@@ -34,8 +36,8 @@ def planned(phases: Any = PLANNED, ramps: Any = NONE, **options: Any) -> OrderSp
         name: Member(dataset=name, seq_len=16, windows=n, stream_fingerprint=name, token_range=(0, 17 * n))
         for name, n in SIZES.items()
     }
-    starts = tuple(Phase(start=at, weights=weights, ramp=ramps.get(at)) for at, weights in phases.items())
-    return OrderSpec(**{"seed": 3, "block": BLOCK, "members": members, "phases": starts, **options})
+    listed = [Phase(at=at, weights=weights, ramp=ramps.get(at)) for at, weights in phases.items()]
+    return OrderSpec(**{"seed": 3, "block": BLOCK, "members": members, "segments": planned_segments(listed), **options})
 
 
 class Simulated:
@@ -43,7 +45,7 @@ class Simulated:
 
     def __init__(self, folder: Path, spec: OrderSpec, seed: int) -> None:
         self.log, self.config, self.random = RunLog(folder), spec, random.Random(seed)
-        self.spec, self.position, self.phases = spec, 0, {p.start: dict(p.weights) for p in spec.phases}
+        self.spec, self.position, self.phases = spec, 0, {one.at: dict(one.weights) for one in spec.segments}
         self.live: set[int] = set()
         self.order = spec.build()
         self.saved: list[tuple[int, dict[str, str], dict[int, dict[str, float]]]] = []
@@ -58,7 +60,7 @@ class Simulated:
     def set_weights(self, most_ahead: int) -> None:
         self.position += self.random.randint(1, 9)
         at = self.position + self.random.randint(0, most_ahead)
-        if at in self.kept(at) or (self.spec.live and at <= self.spec.live[-1]):
+        if at in self.kept(at) or (self.spec.live and at <= self.spec.live[-1].at):
             return
         names = self.random.sample(sorted(SIZES), self.random.randint(1, len(SIZES)))
         weights = {name: self.random.choice([1, 0.25, 3, round(self.random.random() + 0.01, 6)]) for name in names}
@@ -66,19 +68,21 @@ class Simulated:
 
     def kept(self, at: int) -> dict[int, Any]:
         """The phases if weights are set live at a sample, which end a ramp there."""
-        ended = {s for r in self.config.ramps if r.first < at for s in self.phases if at <= s <= r.last}
+        after = [one for one in self.config.segments if one.at >= at]
+        ended = {one.at for one in takewhile(lambda one: one.ramp, after)}
         return {start: weights for start, weights in self.phases.items() if start not in ended}
 
     def put(self, at: int, weights: dict[str, Any]) -> None:
-        self.spec = self.spec.cut(self.position, self.order).with_phase(Phase(start=at, weights=weights))
+        segment = Segment(at=at, weights=weights, why=f"change {self.changes}")
+        self.spec = self.spec.cut(self.position).with_live(segment, self.order)
         self.order = self.spec.build()
-        self.log.append_weights(self.spec, self.order, at, f"change {self.changes}")
+        self.log.append_weights(self.spec)
         self.phases = {**self.kept(at), at: dict(weights)}
         self.live.add(at)
         self.changes += 1
 
     def save(self) -> None:
-        state = OrderState(spec=self.spec.cut(self.position, self.order), consumed=self.position)
+        state = OrderState(spec=self.spec.cut(self.position), consumed=self.position)
         self.saved.append((self.position, state.leaf(), dict(self.phases)))
 
     def restart(self, saved: int) -> None:
@@ -94,11 +98,12 @@ class Simulated:
 
 def compare(run: Simulated, log: RunLog, samples: int) -> None:
     """All of the run's order, from its log, with the list of its phases in plain Python."""
-    spec = log.spec_at(log.history.segments[-1].start)
+    spec = log.spec_at(log.history.launches[-1].start)
     assert spec.hash == run.spec.hash
-    order = spec.build(logged=log.phases(spec))
+    assert not spec.forgotten
+    order = spec.build()
     names = sorted(SIZES)
-    exact = [(p.start, p.weights) for p in planned(dict(sorted(run.phases.items()))).phases]
+    exact = [(one.at, one.weights) for one in planned(dict(sorted(run.phases.items()))).segments]
     phases = order_phases(exact, names, 3, BLOCK)
     expected = []
     for phase, stop in zip(phases, [*(p.start for p in phases[1:]), samples], strict=True):
@@ -139,13 +144,13 @@ def test_an_order_of_many_changes_killed_and_resumed(
             run.restart(run.random.choice([-1, -1, -3]) if len(run.saved) > 3 else -1)
     assert max(sizes[-20:]) < max(sizes[:20]) + 200 * (1 + most_ahead)
     compare(run, RunLog(tmp_path), run.position + 100)
-    spec = run.spec.cut(run.position, run.order)
-    live = tuple(sorted(run.phases.keys() & run.live))
-    whole = replace(planned(dict(sorted(run.phases.items())), live=live), ramps=run.config.ramps)
+    spec, log = run.spec.cut(run.position), RunLog(tmp_path)
+    whole = log.spec_at(log.starts[-1])
     assert spec.hash == whole.hash == OrderSpec.from_dict(json.loads(json.dumps(spec.to_dict()))).hash
-    starts = [phase.phase.start for phase in RunLog(tmp_path).phases(spec)]
-    assert starts == sorted(run.phases)
-    said = [int(phase.why.split()[1]) for phase in RunLog(tmp_path).phases(spec) if phase.why]
+    starts = dict.fromkeys(one.at for one in in_force(whole.segments))
+    assert list(starts) == sorted(run.phases)
+    assert {one.at for one in whole.live} == run.phases.keys() & run.live
+    said = [int(one.why.split()[1]) for one in whole.live]
     assert said == sorted(said)
 
 
@@ -165,34 +170,29 @@ def test_one_that_goes_back_to_a_branch_that_was_left(tmp_path: Path) -> None:
 def live(changes: int, spec: OrderSpec | None = None) -> tuple[OrderSpec, Mixture, int]:
     """(a spec that was cut at its last change, its order, samples consumed)."""
     spec, at = spec or planned(), 0
-    order = spec.build()
     for k in range(changes):
         at += 11
-        spec = spec.with_phase(Phase(start=at, weights={"a": k + 1, "c": 5}))
-        order = spec.build()
-    spec = spec.cut(at, order)
-    built = spec.build()
-    assert isinstance(built, Mixture)
-    return spec, built, at
+        spec = spec.with_live(Segment(at=at, weights={"a": k + 1, "c": 5}), spec.build())
+    spec = spec.cut(at)
+    return spec, spec.build(), at
 
 
 def test_what_is_forgotten_is_refused() -> None:
     spec, order, at = live(4)
-    assert spec.begins == at == 44
-    assert order.sample(44)[2] >= 0
+    assert (spec.begins, order.begin, at) == (33, 33, 44)
+    assert order.sample(33)[2] >= 0
     for ask in (
-        lambda: order.sample(43),
-        lambda: order.counts(43),
+        lambda: order.sample(32),
+        lambda: order.counts(32),
         lambda: order.index_of_window(0, 0, order.sample_many([44])[2][0] * 0),
         lambda: order.indices_of_windows(0, 0, [0]),
-        lambda: spec.draws_before(43),
-        lambda: spec.cut(43, order),
+        lambda: spec.cut(33),
     ):
         with raises(ConfigError, "order", fix="run log"):
             ask()
-    with raises(ResumeError, expected="the weights in force"):
-        resume(spec, planned(), 43)
-    assert resume(spec, planned(), 44).hash == spec.hash
+    with raises(ResumeError, expected="a position after sample 33"):
+        resume(spec, planned(), 33)
+    assert resume(spec, planned(), 34).hash == spec.hash
 
 
 def test_what_the_configuration_may_not_change_any_more() -> None:
@@ -201,10 +201,11 @@ def test_what_the_configuration_may_not_change_any_more() -> None:
     same = resume(spec, planned(), at)
     assert same == spec
     later = planned({**PLANNED, 9001: {"a": 1}})
-    assert resume(spec, later, at).phases[-1].weights == {"a": 1}
+    assert resume(spec, later, at).segments[-1].weights == {"a": 1}
     for changed, key in [
         (planned({**PLANNED, 700: {"c": 1, "d": 2}}), "phases.700.weights.c"),
         (planned({0: PLANNED[0], 701: PLANNED[700]}), "phases"),
+        (planned({0: PLANNED[0], 9001: PLANNED[9001]}), "phases"),
         (planned(seed=4), "seed"),
         (planned(block=16), "block"),
     ]:
@@ -219,14 +220,18 @@ def test_what_the_configuration_may_not_change_any_more() -> None:
     assert again == stage
 
 
-def test_a_phase_of_the_configuration_in_force() -> None:
-    """It is found where it was, and missed where it is gone."""
-    spec, _, _ = live(60)
-    spec = spec.cut(705, spec.build())
-    assert spec.begins == 700
-    assert resume(spec, planned(), 705) == spec
-    with raises(ResumeError, "phases", found="700"):
-        resume(spec, planned({0: PLANNED[0], 9001: PLANNED[9001]}), 705)
+def test_weights_set_ahead_of_the_position_where_the_configuration_changes_before_them() -> None:
+    """Their draws are counted again."""
+    spec = planned()
+    spec = spec.with_live(Segment(at=800, weights={"a": 1}), spec.build())
+    edited = planned({**PLANNED, 650: {"e": 1}})
+    resumed = resume(spec, edited, 600)
+    assert resumed == edited.with_live(Segment(at=800, weights={"a": 1}), edited.build())
+    assert resumed.live != spec.live
+    order = resumed.build()
+    assert order.counts(900) == [
+        before + 100 * (name == "a") for name, before in zip(order.names, order.counts(800), strict=True)
+    ]
 
 
 @pytest.mark.parametrize("ramp", [Ramp(samples=60), Ramp(samples=400, shape="cosine")])
@@ -237,21 +242,21 @@ def test_weights_set_before_a_ramp_in_it_and_after_it(tmp_path: Path, ramp: Ramp
     longer = planned(ramps={700: Ramp(samples=ramp.samples + 1)})
     for at, weights in steps:
         for position in range(run.position, at, 137):
-            cut = run.spec.cut(position, run.order)
+            cut = run.spec.cut(position)
             assert cut.hash == run.spec.hash
-            found, whole = cut.build(), run.spec.build(logged=run.log.phases(run.spec))
+            found, whole = cut.build(), run.log.spec_at(run.log.starts[-1]).build()
             samples = np.arange(position, position + 1500)
             assert np.array_equal(found.locate_many(samples), whole.locate_many(samples))
             state = OrderState.read(OrderState(spec=cut, consumed=position).leaf(), "state")
             assert resume(state.spec, run.config, position).hash == run.spec.hash
             if position > 700:
-                with raises(ResumeError, found="phases.700.ramp: saved"):
+                with raises(ResumeError, found="phases.700.weights"):
                     resume(state.spec, longer, position)
         run.position = at
         run.put(at, weights)
     compare(run, RunLog(tmp_path), 9700)
     assert [s for s in run.phases if 700 < s < 9000] == [
-        s for s in (p.start for p in run.config.phases) if 700 < s < min(820, 701 + ramp.samples)
+        s for s in (one.at for one in run.config.segments) if 700 < s < min(820, 701 + ramp.samples)
     ] + [820]
 
 
@@ -263,8 +268,10 @@ def test_a_log_that_lacks_weights(tmp_path: Path) -> None:
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:4] + lines[5:]))
     log = RunLog(tmp_path)
-    with raises(FormatError, found="missing"):
-        log.phases(log.spec_at(log.starts[0]))
+    spec = log.spec_at(log.starts[0])
+    assert spec.forgotten
+    assert [one.why for one in spec.live] == ["change 3", "change 4", "change 5"]
+    assert spec.hash == run.spec.hash
     path.write_text("".join(lines[:4]) + lines[4].replace('"why"', '"whim"') + "".join(lines[5:]))
     with raises(FormatError, "line 5"):
         RunLog(tmp_path)

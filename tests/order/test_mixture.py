@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,25 +17,35 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError
 from conceptloader.kernels.order import climb
 from conceptloader.order import reference
-from conceptloader.order.phases import Phase
-from conceptloader.order.skips import Skips
+from conceptloader.order.segments import Segment
 from conceptloader.order.tree import build_tree
 from tests.raises import raises
 
 
+class Given(cl.Mixture):
+    """A mixture that knows its arguments."""
+
+    def __init__(self, *, segments: list[Segment], **options: Any) -> None:
+        super().__init__(segments=segments, **options)
+        self.given = sorted(segments, key=lambda one: one.at)
+
+
 @st.composite
-def mixtures(draw: st.DrawFn, most: int, max_skips: int = 3) -> cl.Mixture:
-    """Of datasets of up to `most` windows, with phases and skips."""
+def mixtures(draw: st.DrawFn, most: int, max_skips: int = 3) -> Given:
+    """Of datasets of up to `most` windows, with changes of weights and skips."""
     sizes = draw(st.lists(st.integers(1, most) | st.integers(1, 60), min_size=1, max_size=7))
     names = draw(st.permutations([f"dataset-{k}" for k in range(len(sizes))]))
     weights = st.dictionaries(st.sampled_from(names), st.integers(1, 1000) | st.floats(0.01, 10), min_size=1)
     starts = draw(st.sets(st.integers(1, 400), max_size=3))
-    skips = st.builds(lambda at, count: cl.adapters.Skip(at=at, count=count), st.integers(0, 400), st.integers(1, 100))
-    return cl.Mixture(
+    skips = st.builds(lambda at, count: Segment(at=at, skip=count), st.integers(0, 400), st.integers(1, 100))
+    return Given(
         sizes=sizes,
         names=names,
-        phases=[Phase(start=start, weights=draw(weights)) for start in [0, *sorted(starts)]],
-        skips=draw(st.lists(skips, max_size=max_skips)),
+        segments=[
+            Segment(at=0, weights=draw(weights)),
+            *draw(st.lists(skips, max_size=max_skips)),
+            *(Segment(at=start, weights=draw(weights)) for start in sorted(starts)),
+        ],
         seed=draw(st.integers(-5, 1 << 64)),
         block=draw(st.sampled_from([1, 2, 7, 64])),
         shuffle=draw(st.integers(0, 4)) > 0,
@@ -48,12 +60,17 @@ WITHOUT_SKIPS = mixtures(1 << 40, max_skips=0)
 class Plain:
     """A mixture by the plain functions of order/reference.py, from its arguments alone."""
 
-    def __init__(self, m: cl.Mixture) -> None:
+    def __init__(self, m: Given) -> None:
+        self.skips = [(one.at, one.skip) for one in m.given if one.skip]
         given = [
-            (p.start, reference.smallest_integers({k: Fraction(w) for k, w in p.weights.items()})) for p in m.phases
+            (
+                one.at and one.at + sum(count for at, count in self.skips if at <= one.at),
+                reference.smallest_integers({k: Fraction(w) for k, w in one.weights.items()}),
+            )
+            for one in m.given
+            if one.weights
         ]
         self.m, self.phases = m, reference.order_phases(given, m.names, m.seed, m.block)
-        self.skips = [(skip.at, skip.count) for skip in m.skips.skips]
         self.keys = [reference.dataset_key(m.seed, name) for name in m.names]
 
     def sample(self, t: int) -> tuple[int, int, int, int]:
@@ -73,7 +90,7 @@ class Plain:
 
 
 @given(m=MIXTURES, ts=st.lists(st.integers(0, 500) | st.integers(0, 2**50), min_size=1, max_size=20))
-def test_kernels_equal_the_reference(m: cl.Mixture, ts: list[int]) -> None:
+def test_kernels_equal_the_reference(m: Given, ts: list[int]) -> None:
     (datasets, draws), (_, epochs, windows), plain = m.locate_many(ts), m.sample_many(ts), Plain(m)
     expected = [plain.sample(t) for t in ts]
     for t, (dataset, _, epoch, window) in zip(ts, expected, strict=True):
@@ -82,7 +99,7 @@ def test_kernels_equal_the_reference(m: cl.Mixture, ts: list[int]) -> None:
 
 
 @given(m=MIXTURES, data=st.data())
-def test_the_inverse_of_any_windows_equals_the_reference(m: cl.Mixture, data: st.DataObject) -> None:
+def test_the_inverse_of_any_windows_equals_the_reference(m: Given, data: st.DataObject) -> None:
     """Also of those that a skip passes over, and of datasets that have left or never take part."""
     dataset, epoch, plain = data.draw(st.integers(0, len(m.sizes) - 1)), data.draw(st.integers(0, 2)), Plain(m)
     last = m.sizes[dataset] - 1
@@ -102,12 +119,12 @@ def test_division_of_two_words(divisor: int, low: int, high: int) -> None:
 
 @given(skips=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=5))
 def test_skips_equal_the_reference(skips: list[tuple[int, int]]) -> None:
-    compiled = Skips([cl.adapters.Skip(at=at, count=count) for at, count in skips])
+    segments = [Segment(at=0, weights={"0": 1}), *(Segment(at=at, skip=count) for at, count in skips)]
+    m = cl.Mixture([1000], segments=segments, shuffle=False)
     expected = [reference.global_index(t, skips) for t in range(200)]
-    assert [compiled.global_index(t) for t in range(200)] == expected
-    assert compiled.global_indices(np.arange(200, dtype=np.uint64)).tolist() == expected
+    assert m.sample_many(np.arange(200))[2].tolist() == expected
     read = {g: t for t, g in enumerate(expected)}
-    found = compiled.trainer_indices(np.arange(200)).tolist()
+    found = m.indices_of_windows(0, 0, np.arange(200)).tolist()
     for g in range(200):
         assert reference.trainer_index(g, skips) == read.get(g)
         assert found[g] == read.get(g, -1)
@@ -125,11 +142,11 @@ def test_every_draw_once_and_in_order_at_every_prefix(m: cl.Mixture) -> None:
 
 
 @given(m=MIXTURES, data=st.data())
-def test_the_sequence_of_datasets_in_the_call_does_not_matter(m: cl.Mixture, data: st.DataObject) -> None:
+def test_the_sequence_of_datasets_in_the_call_does_not_matter(m: Given, data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(m.sizes))))
-    phases = [cl.Phase(start=p.start, weights=dict(reversed(p.weights.items()))) for p in m.phases]
+    segments = [replace(one, weights=dict(reversed(one.weights.items()))) for one in m.given]
     other = cl.Mixture([m.sizes[k] for k in order], names=[m.names[k] for k in order], seed=m.seed, block=m.block,
-                       phases=phases, skips=m.skips.skips, shuffle=m.shuffle)  # fmt: skip
+                       segments=segments, shuffle=m.shuffle)  # fmt: skip
     ts = np.arange(200)
     (a, *rest), (b, *other_rest) = m.sample_many(ts), other.sample_many(ts)
     assert [m.names[k] for k in a] == [other.names[k] for k in b]
@@ -199,7 +216,7 @@ def test_far_positions_and_tiny_weights() -> None:
     [
         ({"sizes": []}, "no datasets"),
         ({"sizes": [0]}, "lower seq_len"),
-        ({"sizes": [1, 1], "weights": [1]}, "expected a weight for each"),
+        ({"sizes": [1, 1], "weights": [1]}, "expected a value for each"),
         ({"sizes": [1, 1], "weights": [1, 0]}, "above 0"),
         ({"sizes": [1, 1], "weights": [1, float("nan")]}, "finite"),
         ({"sizes": [1, 1], "weights": [1, True]}, "expected a number"),
@@ -207,19 +224,34 @@ def test_far_positions_and_tiny_weights() -> None:
         ({"sizes": [1, 1], "weights": [10**400, 1]}, r"weights\.1: found 1, below 2\*\*-40 of the total"),
         ({"sizes": [1, 1], "names": ["a", "a"]}, "a name twice"),
         ({"sizes": [1], "block": 65_537}, "block"),
-        ({"sizes": [1], "phases": [cl.Phase(start=5, weights={"0": 1})]}, "expected 0"),
-        ({"sizes": [1], "phases": [cl.Phase(start=s, weights={"0": 1}) for s in (0, 2**64)]}, r"below 2\*\*64"),
-        ({"sizes": [1], "weights": [1], "phases": [cl.Phase(start=0, weights={"0": 1})]}, "gives it"),
-        ({"sizes": [1], "phases": [cl.Phase(start=0, weights={"x": 1})]}, "no such dataset"),
-        ({"sizes": [1], "phases": [cl.Phase(start=0, weights={})]}, "no weights"),
-        ({"sizes": [1], "skips": [cl.adapters.Skip(at=-1, count=1)]}, "skip"),
-        ({"sizes": [1], "skips": [cl.adapters.Skip(at=0, count=0)]}, "skip"),
+        ({"sizes": [1], "segments": [Segment(at=5, weights={"0": 1})]}, "expected 0"),
+        ({"sizes": [1], "segments": [Segment(at=0, weights={"0": 1}), Segment(at=5, weights={"0": 1})] * 2}, "once"),
+        ({"sizes": [1], "weights": [1], "segments": [Segment(at=0, weights={"0": 1})]}, "once each"),
+        ({"sizes": [1], "segments": [Segment(at=0, weights={"x": 1})]}, "unknown dataset 'x'"),
+        ({"sizes": [1], "segments": [Segment(at=0, weights={"0": 1}), *[Segment(at=1, skip=2**61)] * 2]}, "skip"),
         ({"sizes": [1], "max_epochs": [0]}, "max_epochs"),
     ],
 )
 def test_bad_arguments(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         cl.Mixture(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"at": 2**63, "weights": {"a": 1}}, r"at: found 9223372036854775808, expected an integer from 0"),
+        ({"at": 0.5, "weights": {"a": 1}}, "at: found 0.5"),
+        ({"at": 5}, r"phases\.5\.weights: found no weights"),
+        ({"at": -1, "skip": 1}, "at: found -1"),
+        ({"at": 0, "skip": -1}, "skip"),
+        ({"at": 2**62, "skip": 1}, "skip"),
+        ({"at": 0, "skip": 1, "weights": {"a": 1}}, "skip"),
+    ],
+)
+def test_bad_segments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Segment(**arguments)
 
 
 def test_max_epochs_is_checked_before_training() -> None:
@@ -231,15 +263,13 @@ def test_max_epochs_is_checked_before_training() -> None:
 
 def test_numbers_of_numpy_give_the_same_order_as_plain_ones() -> None:
     def order(number: type, integer: type) -> list[list[int]]:
-        phases = [
-            cl.Phase(start=integer(at), weights={"a": number(w), "b": number(0.3)}) for at, w in ((0, 0.7), (90, 2.5))
+        segments = [
+            Segment(at=integer(at), weights={"a": number(w), "b": number(0.3)}) for at, w in ((0, 0.7), (90, 2.5))
         ]
-        m = cl.Mixture([500, 2000], names=["a", "b"], phases=phases, seed=integer(3))
+        m = cl.Mixture([500, 2000], names=["a", "b"], segments=segments, seed=integer(3))
         return [column.tolist() for column in m.sample_many(np.arange(300))]
 
     assert order(np.float64, np.int64) == order(float, int)
-    with raises(ConfigError, "phases: start", "0.5"):
-        cl.Mixture([1], phases=[cl.Phase(start=0.5, weights={"0": 1})])  # type: ignore[arg-type]
 
 
 INSIDE = """
@@ -248,10 +278,10 @@ import conceptloader as cl
 samples = np.arange(3000, dtype=np.uint64)
 for sizes in ([1], [7, 1500], [3000, 500, 64, 2000, 40]):
     later = {str(k): k + 1 for k in range(len(sizes))}
-    two = [cl.Phase(start=0, weights={"0": 1}), cl.Phase(start=100, weights=later)]
+    two = [cl.Segment(at=0, weights={"0": 1}), cl.Segment(at=100, weights=later)]
     for block in (1, 64):
-        for phases in ([cl.Phase(start=0, weights=later)], two):
-            m = cl.Mixture(sizes, phases=phases, block=block)
+        for segments in ([cl.Segment(at=0, weights=later)], two):
+            m = cl.Mixture(sizes, segments=segments, block=block)
             datasets, epochs, windows = m.sample_many(samples)
             for k in range(len(sizes)):
                 mine = np.flatnonzero((datasets == k) & (epochs == 0))

@@ -158,14 +158,14 @@ def test_a_change_right_before_writing_is_noticed(log, monkeypatch, change):
         "nonsense",
         "[]",
         "1",
-        '{"log_version": 2}',
-        '{"kind": "start", "log_version": 2}',
-        '{"kind": "stop", "log_version": 2}',
-        json.dumps({"kind": "spec", "log_version": 2}),
-        json.dumps({"kind": "spec", "log_version": 2, "hash": SPEC.hash, "spec": SPEC.to_dict(), "more": 1}),
-        json.dumps({"kind": "spec", "log_version": 2, "hash": "0" * 32, "spec": SPEC.to_dict()}),
-        json.dumps({"kind": "spec", "log_version": 2, "hash": SPEC.hash, "spec": SPEC.to_dict() | {"seed": 9}}),
-        json.dumps({"kind": "spec", "log_version": 2, "hash": SPEC.hash, "spec": {}}),
+        '{"log_version": 3}',
+        '{"kind": "start", "log_version": 3}',
+        '{"kind": "stop", "log_version": 3}',
+        json.dumps({"kind": "spec", "log_version": 3}),
+        json.dumps({"kind": "spec", "log_version": 3, "hash": SPEC.hash, "spec": SPEC.to_dict(), "more": 1}),
+        json.dumps({"kind": "spec", "log_version": 3, "hash": "0" * 32, "spec": SPEC.to_dict()}),
+        json.dumps({"kind": "spec", "log_version": 3, "hash": SPEC.hash, "spec": SPEC.to_dict() | {"seed": 9}}),
+        json.dumps({"kind": "spec", "log_version": 3, "hash": SPEC.hash, "spec": {}}),
     ],
 )
 def test_damaged_lines_are_named(log, tmp_path, line):
@@ -176,7 +176,7 @@ def test_damaged_lines_are_named(log, tmp_path, line):
 
 def test_damaged_values_are_named(log, tmp_path):
     text = log.path.read_text()
-    for damage in ('"step":-1', '"step":"0"', '"step":0,"log_versions":2', '"steps":0'):
+    for damage in ('"step":-1', '"step":"0"', '"step":0,"log_versions":3', '"steps":0'):
         log.path.write_text(text.replace('"step":0', damage))
         with raises(FormatError, "line 2"):
             RunLog(tmp_path)
@@ -185,9 +185,9 @@ def test_damaged_values_are_named(log, tmp_path):
 def test_logs_of_other_versions_are_refused(log, tmp_path):
     """Releases before wrote 1 in starts alone."""
     text = log.path.read_text()
-    for other in ('"log_version":1,', '"log_version":3,', ""):
-        log.path.write_text(text.replace('"log_version":2,', other))
-        with raises(FormatError, f"{FILE_NAME}, line 1", "log_version", "version 2", fix="move it away"):
+    for other in ('"log_version":1,', '"log_version":2,', ""):
+        log.path.write_text(text.replace('"log_version":3,', other))
+        with raises(FormatError, f"{FILE_NAME}, line 1", "log_version", "version 3", fix="move it away"):
             RunLog(tmp_path)
 
 

@@ -52,13 +52,13 @@ def test_the_blend_of_1024_datasets_in_100_phases():
     names = [f"d{k:04d}" for k in range(1024)]
     sizes = rng.integers(1, 2 * 10**15 // 4096 // 1024, 1024).tolist()  # windows of 4,096 tokens: 1e15 tokens in all
     total = 2050 * GROUP
-    phases = []
+    segments = []
     for k in range(100):
         count = int(rng.integers(1, 60)) if k else 1024
         chosen = sorted(rng.choice(1024, count, replace=False).tolist())
         weights = {names[c]: int(w) for c, w in zip(chosen, rng.integers(1, 1000, len(chosen)), strict=True)}
-        phases.append(cl.Phase(start=k * total // 100, weights=weights))
-    blend = cl.Mixture(sizes, names=names, phases=phases)
+        segments.append(cl.Segment(at=k * total // 100, weights=weights))
+    blend = cl.Mixture(sizes, names=names, segments=segments)
     plan = make_plan("contiguous")
     for step in (7, 300, 500, 6 + STEPS):
         start, stop = plan.range_of(step)

@@ -4,14 +4,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conceptloader.errors import ConfigError
-from conceptloader.order.sequential import Sequential
+from conceptloader.order.mixture import sequential
 from tests.raises import raises
 
 
-@given(st.dictionaries(st.text("abc", min_size=1), st.integers(0, 9), min_size=1), st.randoms())
+@given(
+    st.dictionaries(st.text("abc", min_size=1), st.integers(0, 9), min_size=1).filter(lambda some: any(some.values())),
+    st.randoms(),
+)
 def test_equals_a_list(windows, random):
     names = random.sample(sorted(windows), len(windows))
-    order = Sequential([windows[name] for name in names], names)
+    order = sequential([windows[name] for name in names], names)
     expected = [(names.index(name), 0, w) for name in sorted(windows) for w in range(windows[name])]
     assert order.num_samples == len(expected)
     assert [order.sample(g) for g in range(len(expected))] == expected
@@ -23,31 +26,28 @@ def test_equals_a_list(windows, random):
 
 
 def test_beyond_the_end():
-    order = Sequential([3, 2], ["b", "a"])
-    assert order.index_of_window(0, 0, 3) is None
+    order = sequential([3, 2, 0], ["b", "a", "c"])
     assert order.index_of_window(0, 1, 0) is None
-    assert order.indices_of_windows(1, 0, [0, 1, 2, 5]).tolist() == [0, 1, -1, -1]
-    with raises(ConfigError, "window", "-1"):
-        order.indices_of_windows(0, 0, [-1])
-    with raises(ConfigError, expected="0 to 4"):
-        order.sample(5)
-    with raises(ConfigError, expected="0 to 4"):
-        order.sample_many([0, -1])
+    assert order.index_of_window(1, 1, 0) is None
+    assert order.indices_of_windows(1, 0, [0, 1]).tolist() == [0, 1]
+    assert order.indices_of_windows(0, 1, [0, 2]).tolist() == [-1, -1]
+    assert order.counts(9) == order.counts(5) == [3, 2, 0]
+    for windows in ([-1], [3]):
+        with raises(ConfigError, "window", f"{windows[0]}"):
+            order.indices_of_windows(0, 0, windows)
+    for bad in ([5], [0, -1]):
+        with raises(ConfigError, "sample index", f"{bad[-1]}"):
+            order.sample_many(bad)
     with raises(ConfigError, expected="at most 5"):
         order.check_run(6)
-    for dataset in (2, -1):
-        with pytest.raises(ConfigError, match=f"dataset: found {dataset}"):
+    for dataset in (3, -1):
+        with pytest.raises(ConfigError, match=f"window: found dataset {dataset}"):
             order.index_of_window(dataset, 0, 0)
 
 
 def test_bad_arguments():
     with raises(ConfigError, expected="name of its own"):
-        Sequential([1, 2], ["a", "a"])
-    with raises(ConfigError, "sizes.a", "-1"):
-        Sequential([-1], ["a"])
-
-
-def test_windows_of_an_epoch_that_there_is_not():
-    order = Sequential([3, 4], names=["b", "a"])
-    assert order.indices_of_windows(0, 0, [0, 2]).tolist() == [4, 6]
-    assert order.indices_of_windows(0, 1, [0, 2]).tolist() == [-1, -1]
+        sequential([1, 2], ["a", "a"])
+    for size in (-1, 0):
+        with raises(ConfigError, "sizes.a", f"{size} windows"):
+            sequential([size], ["a"])

@@ -7,13 +7,14 @@ from operator import getitem
 import numpy as np
 import pytest
 
+from conceptloader.blend.phases import Phase, Ramp, planned
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.mixture import Mixture
-from conceptloader.order.phases import Phase, Ramp
 from conceptloader.order.progress.spec import VERSIONS, Member, OrderSpec
-from conceptloader.order.sequential import Sequential
-from conceptloader.order.skips import Skip
+from conceptloader.order.segments import Segment, origins
 from tests.raises import raises
+
+PHASES = [Segment(at=0, weights={"web": 0.7, "code": 0.3}), Segment(at=189, weights={"web": 1, "code": 1})]
+SKIP = Segment(at=90, skip=11)
 
 
 def member(name, windows=100, seq_len=16, **changes):
@@ -33,21 +34,23 @@ def spec(**changes):
         "seed": 7,
         "block": 8,
         "members": {"web": member("web"), "code": member("code", 37)},
-        "phases": [Phase(start=0, weights={"web": 0.7, "code": 0.3}), Phase(start=200, weights={"web": 1, "code": 1})],
-        "skips": [Skip(at=90, count=11)],
+        "segments": [*PHASES, SKIP],
     }
     return OrderSpec(**{**values, **changes})
 
 
 def test_canonical():
-    a = spec()
+    a, more = spec(), [(30, 70), (2.5, 2.5)]
     b = spec(
         members=dict(reversed(a.members.items())),
-        phases=[Phase(start=0, weights={"code": 30, "web": 70}), Phase(start=200, weights={"code": 2.5, "web": 2.5})],
+        segments=[
+            SKIP,
+            *(replace(one, weights={"code": c, "web": w}) for one, (c, w) in zip(PHASES, more, strict=True)),
+        ],
     )
     assert a.hash == b.hash
-    assert a.phases[0].weights == {"code": 3, "web": 7}
-    assert len({a.hash, spec(seed=8).hash, spec(skips=()).hash, spec(quarantine={"web": "x"}).hash}) == 4
+    assert a.segments[0].weights == {"code": 3, "web": 7}
+    assert len({a.hash, spec(seed=8).hash, spec(segments=PHASES).hash, spec(quarantine={"web": "x"}).hash}) == 4
 
 
 def test_json_round_trip():
@@ -57,37 +60,29 @@ def test_json_round_trip():
     assert again.hash == a.hash
 
 
-@pytest.mark.parametrize(
-    ("starts", "found"),
-    [((5,), "starts [5]"), ((1, 2), ""), ((0, 0), "starts [0, 0]"), ((0, 5, 5), ""), ((0, 0.5), "")],
-)
-def test_starts_of_phases_are_refused_as_by_a_mixture(starts, found):
-    phases = [Phase(start=start, weights={"web": 1}) for start in starts]
-    with raises(ConfigError, "phases", found) as of_spec:
-        spec(phases=phases)
-    with pytest.raises(ConfigError) as of_mixture:
-        Mixture(sizes=[100], names=["web"], phases=phases)
-    assert str(of_spec.value) == str(of_mixture.value)
-
-
-def test_phases_and_starts_of_numpy_are_as_good_as_plain_ones():
-    phases = [Phase(start=np.int64(start), weights={"web": 1}) for start in (0, 200)]
-    assert spec(phases=phases).hash == spec(phases=[replace(p, start=int(p.start)) for p in phases]).hash
-
-
 def test_other_orders():
-    sequential = spec(order="sequential", phases=())
-    assert isinstance(sequential.build(), Sequential)
+    sequential = spec(order="sequential", segments=())
+    assert sequential.build().num_samples == 137
     assert sequential.draws_before(5) == {"code": 37, "web": 100}
     with raises(ConfigError, fix="with the adapter"):
-        spec(order="megatron", phases=()).build()
+        spec(order="megatron", segments=()).build()
+
+
+def without_skips(a):
+    """Of all that it passes over, too; and where that has come at a sample."""
+    listed = zip(origins(a.segments), a.segments, strict=True)
+    return replace(a, segments=tuple(replace(one, at=start) for start, one in listed if one.weights)).build()
+
+
+def global_end(a, consumed):
+    return consumed + sum(one.skip for one in a.segments if one.at < consumed)
 
 
 def test_draws_before_equals_counting():
     a = spec()
+    skipped = without_skips(a)
     for consumed in (1, 89, 90, 91, 150, 300):
-        skipped = replace(a, skips=()).build()
-        names = [skipped.names[k] for k in skipped.sample_many(np.arange(a.decided(consumed)))[0]]
+        names = [skipped.names[k] for k in skipped.sample_many(np.arange(global_end(a, consumed)))[0]]
         assert a.draws_before(consumed) == {n: names.count(n) for n in ("code", "web") if n in names}
 
 
@@ -95,10 +90,11 @@ def test_draws_before_equals_counting():
     ("changes", "text"),
     [
         ({"order": "random"}, "order: found 'random'"),
-        ({"phases": ()}, "phases: found 0 phases with order shuffled"),
-        ({"order": "sequential"}, "phases with order shuffled, and none"),
-        ({"phases": [Phase(start=0, weights={"wbe": 1})]}, r"phases\.0\.weights: found no datasets named \['wbe'\]"),
-        ({"phases": [Phase(start=0, weights={"web": -1})]}, r"phases\.0\.weights\.web: found -1"),
+        ({"segments": ()}, "phases: found 0 segments with order shuffled"),
+        ({"order": "sequential"}, "segments with order shuffled, no segments"),
+        ({"segments": [Segment(at=0, weights={"wbe": 1})]}, r"phases\.0\.weights\.wbe: found an unknown dataset 'wbe'"),
+        ({"segments": [Segment(at=5, weights={"web": 1})]}, r"phases: found weights at the samples \[5\]"),
+        ({"forgotten": "x"}, "segments: found none that was set live"),
         ({"base": -1}, "base: found -1"),
     ],
 )
@@ -119,17 +115,14 @@ def test_other_versions_are_refused(key, known):
             OrderSpec.from_dict({**spec().to_dict(), key: other})
 
 
-def test_a_ramp_is_saved_as_phases():
-    first, second = spec().phases
-    ramped = spec(phases=[first, replace(second, ramp=Ramp(samples=50))])
+def test_a_ramp_is_saved_as_segments():
+    phases = [Phase(at=one.at, weights=one.weights) for one in PHASES]
+    ramped = spec(segments=[*planned([phases[0], replace(phases[1], ramp=Ramp(samples=50))]), SKIP])
     assert spec().hash == "27aa0a6783730ceb00c54ef58dbcf38f"  # stays so
-    assert "ramp" not in json.dumps(spec().to_dict())
-    assert [phase.start for phase in ramped.phases] == [0, *range(200, 251)]
-    assert "ramp" not in json.dumps(ramped.to_dict()["phases"])
-    assert ramped.to_dict()["ramps"] == [{"first": 200, "last": 250, "ramp": {"samples": 50, "shape": "linear"}}]
+    assert [one.at for one in ramped.segments] == [0, 90, *range(189, 240)]
     again = OrderSpec.from_dict(json.loads(json.dumps(ramped.to_dict())))
     assert (again, again.hash) == (ramped, ramped.hash)
-    assert len({spec().hash, ramped.hash, spec(phases=[first, replace(second, ramp=Ramp(samples=51))]).hash}) == 3
+    assert ramped.hash != spec().hash
     with raises(ResumeError, "saved order spec: order_version", "2"):
         OrderSpec.from_dict({**spec().to_dict(), "order_version": 2})
 
@@ -148,13 +141,13 @@ def test_a_ramp_is_saved_as_phases():
         lambda d: d["members"]["web"].update(packing={"bins": 8, "overflow": "split", "version": 1}),
         lambda d: d["members"]["web"].update(packing={"bins": 8, "overflow": "grow"}),
         lambda d: d["members"].update({"": d["members"]["web"]}),
-        lambda d: d["phases"][0].update(end=5),
-        lambda d: d["phases"][0].update(weights={"web": True}),
-        lambda d: d["skips"][0].update(more=1),
+        lambda d: d["segments"][0].update(end=5),
+        lambda d: d["segments"][0].update(weights={"web": True}),
+        lambda d: d["segments"][1].update(skip=True),
         lambda d: d.update(exclude={"web": [[1]]}),
-        lambda d: d.update(live=[0.0]),
+        lambda d: d.update(forgotten=5),
         lambda d: d.update(quarantine={"web": 5}),
-        lambda d: d["phases"][0].update(weights={"web": "1"}),
+        lambda d: d["segments"][0].update(weights={"web": "1"}),
         lambda d: d.update(block={}),
         lambda d: d.update(seed="1"),
         lambda d: d.update(quarantine=5),
@@ -169,7 +162,7 @@ def test_damaged_specs_are_refused(damage):
 
 def test_no_field_of_a_spec_may_be_missing():
     whole = spec().to_dict()
-    for path in ((), ("members", "web"), ("phases", 0), ("skips", 0)):
+    for path in ((), ("members", "web"), ("segments", 0), ("segments", 1)):
         for name in reduce(getitem, path, whole):
             data = deepcopy(whole)
             del reduce(getitem, path, data)[name]

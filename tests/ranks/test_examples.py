@@ -108,7 +108,7 @@ def test_weights_by_loss(tmp_path: Path) -> None:
     assert lines["killed"] == lines["whole"] + 1
     for folder in folders.values():
         run = open_run(folder / "run.yaml", folder)
-        assert len(run.phases) == 1 + steps // 4
+        assert len(run.blend.spec.segments) == 1 + steps // 4
         for step in range(steps):
             samples = list(range(*run.steps.range_of(step)))
             assert samples == list(range(12 * step, 12 * step + 12))

@@ -102,7 +102,7 @@ def test_max_epochs_holds_for_weights_of_a_state(config: Config) -> None:
     loader = cl.batches(changed, micro_batch_size=2, num_samples=last)
     with raises(ConfigError, "datasets.web.max_epochs"):
         loader.load_state_dict(state)
-    assert (loader.consumed_samples, loader.blend.spec.live) == (0, ())
+    assert (loader.consumed_samples, loader.blend.spec.live) == (0, [])
     with raises(ConfigError, "datasets.web.max_epochs"):
         cl.GrainSource(changed, num_samples=last + 2)
 

@@ -13,12 +13,11 @@ import numpy as np
 
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Partition, Place, Plan
-from conceptloader.order.phases import Phase
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.runlog import History, RunStart
 from conceptloader.order.progress.spec import Member, OrderSpec
 from conceptloader.order.schedule import BatchSchedule
-from conceptloader.order.skips import Skip
+from conceptloader.order.segments import Segment, origins
 
 NAMES = ("books", "code", "forum", "math", "news", "web")
 Pick = tuple[str, int, int]
@@ -31,8 +30,8 @@ class Settings:
 
     tokens: dict[str, int]
     seq_len: int
-    phases: list[Phase]
-    skips: list[Skip]
+    phases: list[Segment]
+    skips: list[Segment]
     seed: int
     block: int
 
@@ -47,7 +46,7 @@ class Settings:
             )
             for name, tokens in self.tokens.items()
         }
-        return OrderSpec(seed=self.seed, block=self.block, members=members, phases=self.phases, skips=self.skips)
+        return OrderSpec(seed=self.seed, block=self.block, members=members, segments=(*self.phases, *self.skips))
 
 
 @dataclass
@@ -92,7 +91,7 @@ def _settings(rng: np.random.Generator) -> Settings:
     settings = Settings(
         tokens=tokens,
         seq_len=int(rng.integers(1, 20)),
-        phases=[Phase(start=0, weights=_weights(tokens, rng))],
+        phases=[Segment(at=0, weights=_weights(tokens, rng))],
         skips=[],
         seed=int(rng.integers(1 << 40)),
         block=int(rng.choice([1, 2, 7, 64, 300])),
@@ -112,9 +111,9 @@ def _weights(tokens: dict[str, int], rng: np.random.Generator) -> dict[str, floa
     return {name: int(rng.integers(1, 1000)) if rng.random() < 0.5 else float(rng.random() + 1e-6) for name in names}
 
 
-def _add_phase(settings: Settings, start: int, rng: np.random.Generator) -> None:
-    if start > settings.phases[-1].start:
-        settings.phases.append(Phase(start=start, weights=_weights(settings.tokens, rng)))
+def _add_phase(settings: Settings, at: int, rng: np.random.Generator) -> None:
+    if at > settings.phases[-1].at:
+        settings.phases.append(Segment(at=at, weights=_weights(settings.tokens, rng)))
 
 
 def _roll_back(run: Run, rng: np.random.Generator) -> None:
@@ -130,9 +129,8 @@ def _roll_back(run: Run, rng: np.random.Generator) -> None:
 def _edit(run: Run, rng: np.random.Generator) -> None:
     """Change what lies ahead."""
     settings = run.settings
-    decided = run.spec.decided(run.consumed) if run.spec else 0
     first, *later = settings.phases
-    settings.phases = [first, *(phase for phase in later if phase.start < decided or rng.random() < 0.5)]
+    settings.phases = [first, *(phase for phase in later if phase.at < run.consumed or rng.random() < 0.5)]
     settings.skips = [skip for skip in settings.skips if skip.at < run.consumed or rng.random() < 0.5]
     if rng.random() < 0.3 and len(settings.tokens) < len(NAMES):  # a dataset joins
         name = next(name for name in NAMES if name not in settings.tokens)
@@ -140,9 +138,9 @@ def _edit(run: Run, rng: np.random.Generator) -> None:
     if rng.random() < 0.2 and run.consumed:
         settings.seq_len = int(rng.integers(1, 20))
     if rng.random() < 0.6:
-        _add_phase(settings, decided + int(rng.integers(0, 200)), rng)
+        _add_phase(settings, run.consumed + int(rng.integers(0, 200)), rng)
     if rng.random() < 0.3:
-        skip = Skip(at=run.consumed + int(rng.integers(0, 100)), count=int(rng.integers(1, 150)))
+        skip = Segment(at=run.consumed + int(rng.integers(0, 100)), skip=int(rng.integers(1, 150)))
         settings.skips = [*settings.skips, skip]
 
 
@@ -223,23 +221,22 @@ def check(run: Run) -> None:
     assert run.consumed
     names = list(spec.members)
     order = spec.build()
-    assert isinstance(order, Mixture)
     planned = zip(*(column.tolist() for column in order.sample_many(np.arange(run.consumed))), strict=True)
     assert run.trained.picks == [(names[k], *rest) for k, *rest in planned], "the past is not what the last spec says"
 
-    without_skips = replace(spec, skips=()).build()
-    assert isinstance(without_skips, Mixture)
-    _check_epochs(without_skips, spec, run.consumed, names)
-    _check_proportions(without_skips, spec, spec.decided(run.consumed))
+    listed = zip(origins(spec.segments), spec.segments, strict=True)
+    unskipped = replace(spec, segments=tuple(replace(one, at=start) for start, one in listed if one.weights))
+    end = run.consumed + sum(one.skip for one in spec.segments if one.at < run.consumed)
+    _check_epochs(unskipped.build(), spec, end, names)
+    _check_proportions(unskipped.build(), unskipped, end)
     history = History(run.starts)
     for t in np.unique(np.linspace(0, run.consumed - 1, 7).astype(int)).tolist():
         assert history.places(t) == [run.trained.places[t]]
         assert history.range_of(run.trained.places[t].step)[1] in run.trained.step_ends
 
 
-def _check_epochs(order: Mixture, spec: OrderSpec, consumed: int, names: list[str]) -> None:
+def _check_epochs(order: Mixture, spec: OrderSpec, decided: int, names: list[str]) -> None:
     """Every window once per epoch, epoch after epoch; nothing is used twice because of a change of plans."""
-    decided = spec.decided(consumed)
     datasets, epochs, windows = order.sample_many(np.arange(decided))
     for k, name in enumerate(names):
         size, here = spec.members[name].windows, datasets == k
@@ -257,15 +254,15 @@ def _check_proportions(order: Mixture, spec: OrderSpec, decided: int) -> None:
     bound = order.deviation + 1e-6
     assert bound < 2
     names = list(spec.members)
-    stops = [*(phase.start for phase in spec.phases[1:]), decided]
-    for phase, stop in zip(spec.phases, stops, strict=True):
-        if phase.start >= decided:
+    stops = [*(phase.at for phase in spec.segments[1:]), decided]
+    for phase, stop in zip(spec.segments, stops, strict=True):
+        if phase.at >= decided:
             break
-        base, total = order.counts(phase.start), sum(phase.weights.values())
-        for border in range(phase.start, min(stop, decided) + 1, spec.block):
+        base, total = order.counts(phase.at), sum(phase.weights.values())
+        for border in range(phase.at, min(stop, decided) + 1, spec.block):
             counts = order.counts(border) if border <= stop else base
             for k, name in enumerate(names):
-                share = phase.weights.get(name, 0) / total * (border - phase.start)
+                share = phase.weights.get(name, 0) / total * (border - phase.at)
                 assert abs(counts[k] - base[k] - share) <= bound, (
                     f"{name} at {border}: {counts[k] - base[k]} of {share}"
                 )

@@ -88,7 +88,7 @@ def test_only_what_is_ahead_may_change(folder: Path, tmp_path: Path) -> None:
         with pytest.raises(ResumeError, match=r"exclude\.(web|books)"):
             current.resume(saved, consumed)
     later = {"books": {"path": "books", "weight": 1}, "web": {"path": "web"}}
-    phases = {"datasets": later, "phases": [{"start": 100, "weights": {"books": 1, "web": 1}}], "skip": []}
+    phases = {"datasets": later, "phases": [{"at": 100, "weights": {"books": 1, "web": 1}}], "skip": []}
     early = run_of(folder, EXCLUDE[:1], datasets={"books": later["books"]}, skip=[]).blend.spec
     current = run_of(folder, EXCLUDE[:1], **phases).blend  # what is excluded of a dataset that was not there yet
     assert current.resume(early, 90).spec.exclude == current.spec.exclude

@@ -26,8 +26,8 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             for k, name in enumerate(names)
         },
         "phases": [
-            {"start": 0, "weights": {"books": 2, "web": 1}},
-            {"start": 70, "weights": {"books": 1, "code": 3, "web": 1}},
+            {"at": 0, "weights": {"books": 2, "web": 1}},
+            {"at": 70, "weights": {"books": 1, "code": 3, "web": 1}},
         ],
         "skip": [{"at": 50, "count": 11}],
         "outputs": {"document_ids": True, "position_ids": "document"},

@@ -30,8 +30,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
             "block": 8,
             "datasets": datasets,
             "phases": [
-                {"start": 0, "weights": {"books": 5, "web": 3}},
-                {"start": 150, "weights": {"books": 1, "code": 2, "web": 1}, "ramp": {"samples": 90}},
+                {"at": 0, "weights": {"books": 5, "web": 3}},
+                {"at": 150, "weights": {"books": 1, "code": 2, "web": 1}, "ramp": {"samples": 90}},
             ],
             "skip": [{"at": 100, "count": 37}],
         }

@@ -128,8 +128,8 @@ def test_lines_of_other_types(record: Path) -> None:
         with raises(FormatError, "000002.000001.jsonl, line 8", found):
             read_record(record)
         path.write_text(whole)
-    path.write_text(whole.replace('"record_version":2', '"record_version":1', 1))
-    with raises(FormatError, "line 1", "record_version: found 1, expected 2"):
+    path.write_text(whole.replace('"record_version":3', '"record_version":1', 1))
+    with raises(FormatError, "line 1", "record_version: found 1, expected 3"):
         read_record(record)
 
 

@@ -122,7 +122,7 @@ def other_data(life: Life) -> dict[str, Any]:
 CHANGES: dict[str, tuple[Callable[[Life], dict[str, Any]], Any]] = {
     "nothing": (lambda life: {}, ()),
     "a later phase": (
-        lambda life: {"phases": [{"start": (FIRST + 1) * BATCH, "weights": {"books": 1}}]},
+        lambda life: {"phases": [{"at": (FIRST + 1) * BATCH, "weights": {"books": 1}}]},
         (),
     ),
     "never read": (quarantined, ()),

@@ -47,7 +47,7 @@ class Walk:
         self.held = [list(self._held(t)) for t in range(self.count)]
 
     def _walk_step(self, step: int) -> None:
-        plan = self.run.steps.segment(step).plan
+        plan = self.run.steps.launch(step).plan
         for dp_rank in range(plan.partition.dp_size):
             for micro_batch, row in enumerate(plan.micro_batches(step, dp_rank)):
                 for slot, sample in enumerate(row.tolist()):

@@ -274,7 +274,7 @@ def passes(made: list[Launch]) -> None:
         assert [steps[first + k] for k in range(5)] == [Counter(range(k * 10, min(48, k * 10 + 10))) for k in range(5)]
     assert [*steps] == [*range(12)]
     assert (made[0].path / "checkpoints" / "step12").exists()
-    starts = [segment.start for segment in RunLog(made[0].path / "checkpoint").history.segments]
+    starts = [launch.start for launch in RunLog(made[0].path / "checkpoint").history.launches]
     assert [(start.step, start.consumed) for start in starts] == [(0, 0), (5, 0), (10, 0)]
 
 

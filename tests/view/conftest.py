@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = {
         "seq_len": SEQ_LEN,
         "datasets": {"books": {"path": "books", "weight": 1}, "web": {"path": "web", "weight": 3}},
-        "phases": [{"start": 160, "weights": {"books": 1, "web": 1}}],
+        "phases": [{"at": 160, "weights": {"books": 1, "web": 1}}],
         "exclude": [{"dataset": "web", "tokens": [200, 260]}],
         "tracks": {"concepts": {}},
     }

@@ -12,6 +12,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
+from conceptloader.order.mixture import sequential
 from conceptloader.viewer import plot_mixture, plot_stats, plots, show
 from conceptloader.viewer.render import hues_of
 from conceptloader.viewer.windows import Span
@@ -141,15 +142,16 @@ def test_mixtures(folder: Path) -> None:
     assert "weight from sample 160" in shown
     assert "75.0%" in shown
     phases = [
-        cl.Phase(start=0, weights={"a": 1}),
-        cl.Phase(start=9, weights={"b": 1}, ramp=cl.adapters.Ramp(samples=6)),
+        cl.Segment(at=0, weights={"a": 1}),
+        *(cl.Segment(at=9 + k, weights={"a": 6 - k, "b": 1}, ramp=k > 0) for k in range(6)),
+        cl.Segment(at=15, weights={"b": 1}, ramp=True),
     ]
-    shown = text(cl.Mixture([5, 5], names=["a", "b"], phases=phases)._repr_html_())
+    shown = text(cl.Mixture([5, 5], names=["a", "b"], segments=phases)._repr_html_())
     assert re.findall(r"weight from sample (\d+)", shown) == ["0", "9", "10", "11", "12", "13", "14", "15"]
-    assert "a5100.0%91.7%75.0%58.3%41.7%25.0%8.3%-" in re.sub(r"\s+", "", shown)
-    many = [cl.Phase(start=k, weights={"a": 1}) for k in range(100)]
-    assert text(cl.Mixture([5], names=["a"], phases=many)._repr_html_()).count("weight from sample") == 8
-    assert "Sequential of 2 datasets" in text(cl.adapters.Sequential([3, 4], ["a", "b"])._repr_html_())
+    assert "a5100.0%85.7%83.3%80.0%75.0%66.7%50.0%-" in re.sub(r"\s+", "", shown)
+    many = [cl.Segment(at=k, weights={"a": 1}) for k in range(100)]
+    assert text(cl.Mixture([5], names=["a"], segments=many)._repr_html_()).count("weight from sample") == 8
+    assert "2 datasets, one after the other" in text(sequential([3, 4], ["a", "b"])._repr_html_())
 
 
 def test_batches(folder: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_step(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
     assert f"step 0step 25books {counts[0] / 208:.1%} \xa0 web {counts[1] / 208:.1%}" in mixture.replace(
         "&nbsp;", "\xa0"
     )
-    assert "weights from global sample 160 on: books 0.5, web 0.5" in mixture
+    assert "weights from sample 160 on: books 0.5, web 0.5" in mixture
 
 
 def test_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

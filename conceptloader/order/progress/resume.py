@@ -8,13 +8,13 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.phases import Phase
-from conceptloader.order.progress.spec import Member, OrderSpec
+from conceptloader.order.progress.spec import Member, OrderSpec, chained
+from conceptloader.order.segments import Segment, in_force, ordered
 
 logger = logging.getLogger(__name__)
 
 OnSeqLenChange = Literal["error", "restart"]
-_DRAWS = ("order", "seed", "block", "phases")  # what decides how often datasets are drawn
+_DRAWS = ("order", "seed", "block", "phases", "skips")  # what decides how often datasets are drawn
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Difference:
 def compare(saved: OrderSpec, current: OrderSpec, consumed: int) -> list[Difference]:
     """What differs between two specs in deciding the first `consumed` samples. Empty: they agree on every one.
 
-    Phases, members, skips and exclusions that start at `consumed` or later are not looked at, nor are tracks,
+    Segments, members and exclusions that start at `consumed` or later are not looked at, nor are tracks,
     columns and tokens that are never read.
     """
     found = _compared(saved, current, consumed) if consumed else ()
@@ -51,38 +51,30 @@ def _compared(saved: OrderSpec, current: OrderSpec, consumed: int) -> Iterator[D
         yield Difference(key, getattr(saved, key), getattr(current, key))
     for key in sorted({*saved.extra, *current.extra}):
         yield Difference(f"extra.{key}", saved.extra.get(key), current.extra.get(key))
-    yield Difference("skips", *([(s.at, s.count) for s in spec.skips if s.at < consumed] for spec in both))
+    past = [[one for one in spec.planned if one.at < consumed] for spec in both]
+    yield Difference("skips", *([(one.at, one.skip) for one in of if one.skip] for of in past))
+    live = ([one for one in spec.live if one.at < consumed] for spec in both)
+    yield Difference("weights set live", *(chained(spec.forgotten, of) for spec, of in zip(both, live, strict=True)))
     drawn = saved.draws_before(consumed)
     for name in sorted({*saved.exclude, *current.exclude} & set(drawn) & set(current.members)):
         old, new = ([one for one in spec.exclude.get(name, ()) if one[0] < consumed] for spec in both)
         yield Difference(f"exclude.{name}", old, new)
     for name in drawn:
         yield from _member_differences(name, saved.members[name], current.members.get(name))
-    yield from _phase_differences(saved, current, consumed)
+    yield from _phase_differences(*([one for one in of if one.weights] for of in past))
 
 
-def _phase_differences(saved: OrderSpec, current: OrderSpec, consumed: int) -> Iterator[Difference]:
-    """By the phases of the configuration: of a ramp, its first step that differs.
-
-    Of two equal ramps only one has a step where weights that were set live ended the other, and were forgotten since.
-    """
-    past, now = ({phase.start: phase for phase in spec.phases_before(consumed)} for spec in (saved, current))
-    starts = ([s for s in of if spec.ramp_at(s) is None] for spec, of in ((saved, past), (current, now)))
-    yield Difference("phases", *starts)
-    old, new = ({one.first: one.ramp for one in spec.ramps} for spec in (saved, current))
-    different: set[int] = set()
-    for start in sorted(past.keys() & now.keys()):
-        ramp = saved.ramp_at(start)
-        first = start if ramp is None else ramp.first
-        if first in different:
-            continue
-        if old.get(first) != new.get(first):
-            found = [Difference(f"phases.{first}.ramp", old.get(first), new.get(first))]
-        else:
-            differences = _weight_differences(first, past[start].weights, now[start].weights)
-            found = [one for one in differences if one.saved != one.current]
-        different.update([first] if found else [])
-        yield from found
+def _phase_differences(saved: Sequence[Segment], current: Sequence[Segment]) -> Iterator[Difference]:
+    """By the phases of the configuration: of a ramp, its first step that differs."""
+    yield Difference("phases", *([one.at for one in of if not one.ramp] for of in (saved, current)))
+    old, new = ({one.at: one for one in of} for of in (saved, current))
+    told, first, was, now = set[int](), 0, old.get(0), new.get(0)
+    for at in sorted(old.keys() | new.keys()):
+        was, now = old.get(at, was), new.get(at, now)
+        first = at if any(not of[at].ramp for of in (old, new) if at in of) else first
+        if was and now and was.weights != now.weights and first not in told:
+            told.add(first)
+            yield from _weight_differences(first, was.weights, now.weights)
 
 
 def _member_differences(name: str, saved: Member, current: Member | None) -> Iterator[Difference]:
@@ -119,8 +111,8 @@ def resume(
     saved: from the checkpoint; current: from the configuration as it is now.
     allow_changed: keys of differences that are accepted, "seed" or "datasets.web.windows", or the beginning of some,
         "datasets.web". The run then continues as if the new value had always been there.
-    new_stage: the configuration is another one on purpose from this position on (a data stage): its phases and members
-        follow those that were in force, and every dataset's draws continue where they were.
+    new_stage: the configuration is another one on purpose from this position on (a data stage): its segments and
+        members follow those before, and every dataset's draws continue where they were.
     on_seq_len_change: a dataset that is cut at another sequence length than before becomes a member of its own, from
         its first draw. Mid-epoch that reads tokens again: it raises unless the token range is disjoint from the one
         read before, or this is "restart" (the expected share is logged).
@@ -128,99 +120,103 @@ def resume(
     Raises ResumeError that lists each difference with both values, or says why a new sequence length is refused.
     Changed tracks and columns, and tokens that are never read, are logged as warnings.
     """
-    if saved.decided(consumed) < saved.begins:
+    if saved.forgotten and consumed <= saved.begins:
         raise ResumeError(
             "position",
             f"{consumed} consumed samples",
-            f"a position at which the weights in force, set at global sample {saved.begins}, are known",
+            f"a position after sample {saved.begins}: of the weights set live those before are not known",
             "pass the state of an earlier checkpoint",
         )
-    if not new_stage:
-        current = _with_live(saved, current)
-    if not consumed:
-        return current
-    if lengths := _new_seq_len(saved, current, consumed):
+    lengths, stage = _new_seq_len(saved, current, consumed), consumed if new_stage else saved.base
+    if lengths:
         allowed = "restart" if "seq_len" in allow_changed else on_seq_len_change
         _check_rereads(reread_shares(saved, current, consumed), consumed, lengths, allowed)
-        current = splice(saved, current, consumed)
-    elif new_stage or saved.base:
-        current = splice(saved, current, consumed if new_stage else saved.base)
-    if saved.origin is not None and current.order == "shuffled":
-        current = _with_origin(saved, current)
+        stage = consumed
+    current = splice(saved, current, stage, consumed, () if new_stage else _live(saved, current))
     refused = []
     for difference in compare(saved, current, consumed):
         if difference.is_allowed(allow_changed):
-            if saved.origin is not None and difference.key.split(".")[0] in _DRAWS:
+            counted = [one.at for one in saved.live if one.at < consumed]
+            if counted and difference.key.split(".")[0] in _DRAWS:
                 raise ResumeError(
                     difference.key,
                     f"{difference.current}",
                     f"{difference.saved}, as saved: weights were set live since, and how often each dataset "
-                    f"was drawn before global sample {saved.begins} is counted with the saved value",
+                    f"was drawn before sample {counted[-1]} is counted with the saved value",
                     f"put {difference.key}: {difference.saved} back, or make the change a new stage, from here on",
                 )
             logger.warning("resuming with a changed past, as allowed: %s", difference)
         else:
             refused.append(difference)
     if refused:
-        raise ChangedPast(refused, consumed, saved.decided(consumed))
-    _warn(saved, current)
+        raise ChangedPast(refused, consumed)
+    if consumed:
+        _warn(saved, current)
     return current
 
 
-def splice(saved: OrderSpec, current: OrderSpec, consumed: int) -> OrderSpec:
-    """`saved` up to `consumed` samples, `current` from there on; every dataset's draws continue where they were.
+def splice(saved: OrderSpec, current: OrderSpec, stage: int, consumed: int, live: Sequence[Segment] = ()) -> OrderSpec:
+    """`saved` up to sample `stage`, `current` from there on; every dataset's draws continue where they were.
 
-    Of the phases of `current` that start earlier, the last one is in force at once. A dataset whose windows are of
-    another length becomes the member "name@seq_len".
+    Of the segments of `current` before, the weights that are in force hold at once. A dataset whose windows are of
+    another length becomes the member "name@seq_len". live: of saved, by the names of datasets.
 
-    Raises ConfigError if one of the two is not shuffled.
+    Raises ConfigError if there are samples before, and one of the two is not shuffled.
     """
-    if not consumed:
-        return current
-    if {saved.order, current.order} != {"shuffled"}:
+    if stage and {saved.order, current.order} != {"shuffled"}:
         raise ConfigError(
             "order",
             f"{current.order}, after {saved.order} in the checkpoint",
             "shuffled at both times, as other orders cannot follow each other",
             f"set order: {saved.order}",
         )
-    start = saved.decided(consumed)
-    cut = {} if saved.origin is None else saved.origin.counts
-    drawn = saved.draws_before(consumed) if start >= saved.begins else cut
+    if current.order != "shuffled":
+        return current
+    past = [one for one in saved.segments if one.at < stage]
+    drawn = saved.draws_before(stage) if stage > saved.begins else dict(saved.live[0].drawn or {}) if stage else {}
     keys = {name: _member_key(name, member, saved, drawn) for name, member in current.members.items()}
-    past = saved.phases_before(consumed)
-    ahead = [replace(p, weights={keys[n]: w for n, w in p.weights.items()}) for p in current.phases]
-    active = [phase for phase in ahead if phase.start <= start][-1]
-    kept = {*cut, *(name for phase in past for name in phase.weights)}
-    live = [s for s in saved.live if s < start] + [start] * (active.start in current.live)
-    return replace(
+    ahead = [one for one in (*current.segments, *live) if one.at > stage or not stage]
+    if stage:
+        known = [one for one in ordered([*current.segments, *live], current.members) if one.at <= stage]
+        planned = [one for one in known if one.weights and one.drawn is None][-1]
+        ahead = [
+            replace(planned, at=stage, ramp=False),
+            *(one for one in known if one.at == stage and (not one.weights or one.drawn is not None)),
+            *ahead,
+        ]
+        active = [one for one in in_force(known) if one.weights][-1]
+        if active.drawn is not None and active.at < stage:
+            ahead.append(replace(active, at=stage))
+    ahead = [replace(one, weights={keys[name]: weight for name, weight in one.weights.items()}) for one in ahead]
+    kept = {*drawn, *(name for one in past for name in one.weights)}
+    moved = [one for one in ahead if one.drawn is not None and (one.at > consumed or one.at == stage != saved.base)]
+    moved.sort(key=lambda one: one.at)
+    spec = replace(
         current,
         members={
             **{name: member for name, member in saved.members.items() if name in kept},
             **{keys[name]: member for name, member in current.members.items()},
         },
-        phases=(*past, replace(active, start=start), *(phase for phase in ahead if phase.start > start)),
-        skips=(*(s for s in saved.skips if s.at < consumed), *(s for s in current.skips if s.at >= consumed)),
-        base=consumed,
-        ramps=(
-            *(replace(one, last=min(one.last, start - 1)) for one in saved.ramps if one.first < start),
-            *(replace(one, first=max(one.first, start)) for one in current.ramps if one.last > start),
-        ),
-        live=(*live, *(s for s in current.live if s > start)),
+        segments=(*past, *(one for one in ahead if one not in moved)),
+        base=stage,
+        forgotten=saved.forgotten,
     )
+    for one in moved:  # other segments before it than in the saved run, maybe
+        spec = spec.with_drawn(one, spec.build())
+    return spec
 
 
-def _with_live(saved: OrderSpec, current: OrderSpec) -> OrderSpec:
-    """`current` with the weights that were set while the saved run was going, since the last change of its data stage.
+def _live(saved: OrderSpec, current: OrderSpec) -> list[Segment]:
+    """The weights that were set while the saved run was going, since the last change of its data stage, by dataset.
 
-    Raises ResumeError if it lacks a dataset of them, or has a phase with other weights in their place.
+    Raises ResumeError if `current` lacks a dataset of them, or has a phase in their place.
     """
-    live = [p for p in saved.phases if p.start in saved.live and p.start >= saved.decided(saved.base)]
-    phases = {phase.start: phase for phase in current.phases if phase.start not in current.live}
-    for phase in live:
-        weights = {saved.members[name].dataset: weight for name, weight in phase.weights.items()}
-        absent = sorted(set(weights) - set(current.members))
-        where = f"weights set from global sample {phase.start} on"
+    found = []
+    for one in saved.live:
+        if one.at < saved.base:
+            continue
+        weights = {saved.members[name].dataset: weight for name, weight in one.weights.items()}
+        absent, where = sorted(set(weights) - set(current.members)), f"weights set from sample {one.at} on"
         if absent:
             raise ResumeError(
                 where,
@@ -228,38 +224,10 @@ def _with_live(saved: OrderSpec, current: OrderSpec) -> OrderSpec:
                 "all datasets of the checkpoint",
                 "add them to `datasets` again",
             )
-        if ended := current.ended(phase.start):
-            phases = {start: one for start, one in phases.items() if start not in ended}
-        found = phases.setdefault(phase.start, Phase(start=phase.start, weights=weights))
-        if found.weights != weights or any(one.first == phase.start for one in current.ramps):
-            raise ResumeError(
-                where,
-                f"{dict(found.weights)} in the configuration",
-                f"the saved weights, {weights}",
-                "remove this phase from `phases`",
-            )
-    starts = tuple(phase.start for phase in live)
-    return replace(current, phases=tuple(phases[start] for start in sorted(phases)), live=starts)
-
-
-def _with_origin(saved: OrderSpec, current: OrderSpec) -> OrderSpec:
-    """`current` from where the saved order begins.
-
-    Raises ResumeError if it lacks the phase that is in force there.
-    """
-    starts = {phase.start for phase in current.phases}
-    if saved.begins not in starts:
-        raise ResumeError(
-            "phases",
-            f"no phase that starts at global sample {saved.begins}",
-            "the saved phase",
-            f"put the phase with start: {saved.begins} back under `phases`",
-        )
-    stage = saved.decided(saved.base)
-    if stage < saved.begins and stage not in {phase.start for phase in saved.phases}:
-        starts -= {stage}  # weights that were in force when this configuration took over, set live
-    phases = tuple(phase for phase in current.phases if phase.start in starts)
-    return replace(current, phases=phases, origin=saved.origin)
+        if one.at > saved.base and any(one.at == it.at and it.weights and not it.ramp for it in current.segments):
+            raise ResumeError(where, "a phase there in the configuration", fix="remove this phase from `phases`")
+        found.append(replace(one, weights=weights))
+    return found
 
 
 def reread_shares(saved: OrderSpec, current: OrderSpec, consumed: int) -> dict[str, float]:
@@ -295,7 +263,7 @@ def _new_seq_len(saved: OrderSpec, current: OrderSpec, consumed: int) -> str:
     """Lengths of windows now and as planned at the position (members of a phase share one); "" where they are equal."""
     if {saved.order, current.order} != {"shuffled"}:
         return ""
-    planned = [phase for phase in saved.phases if phase.start <= saved.decided(consumed)][-1]
+    planned = [one for one in saved.segments if one.weights and one.at <= consumed][-1]
     old = {saved.members[name].seq_len for name in planned.weights}
     new = {member.seq_len for member in current.members.values()}
     return "" if old == new else " instead of ".join(", ".join(sorted(map(str, one))) for one in (new, old))
@@ -319,7 +287,7 @@ def _check_rereads(shares: Mapping[str, float], consumed: int, lengths: str, on_
 class ChangedPast(ResumeError):
     """What decided past samples has changed. keys: of the differences, by which they are allowed."""
 
-    def __init__(self, refused: Sequence[Difference], consumed: int, decided: int) -> None:
+    def __init__(self, refused: Sequence[Difference], consumed: int) -> None:
         lines = "\n".join(f"  {difference}" for difference in refused)
         self.keys = [difference.key for difference in refused]
         replaced = any(key.endswith("stream_fingerprint") for key in self.keys)
@@ -328,9 +296,9 @@ class ChangedPast(ResumeError):
             lines += "\n(phases.0.weights are the datasets.NAME.weight of a configuration whose phases begin later)"
         self.refusal = (
             f"what decided the first {consumed} samples has changed since the checkpoint:\n{lines}\n"
-            f"Put back {put}. What is meant for the samples ahead goes into a phase that starts at "
-            f"{decided} or later, a skip or an exclude at {consumed} or later, or a dataset of another name. To train "
-            "on as if the new values had always been there, allow them by name: "
+            f"Put back {put}. What is meant for the samples ahead goes into a phase, a skip or an exclude at "
+            f"{consumed} or later, or a dataset of another name. To train on as if the new values had always been "
+            "there, allow them by name: "
         )
         super().__init__("", self.refusal + f"allow_changed={json.dumps(self.keys)}")
 

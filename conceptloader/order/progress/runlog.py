@@ -23,12 +23,10 @@ from typing import Any
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import Saved, build, plain
 from conceptloader.errors import ConfigError, FormatError, ReadError, ResumeError
-from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import LastBatch, Partition, Place, Plan, Scheme
-from conceptloader.order.phases import Phase
-from conceptloader.order.progress.spec import SAVED_VERSION, LoggedPhase, OrderSpec, Origin, link
+from conceptloader.order.progress.spec import SAVED_VERSION, OrderSpec, chained
 from conceptloader.order.schedule import BatchSchedule
-from conceptloader.order.sequential import Sequential
+from conceptloader.order.segments import Segment
 from conceptloader.storage.durable import make_directories, sync_directory
 
 logger = logging.getLogger(__name__)
@@ -122,48 +120,27 @@ class _ConfigLine(Saved):
     config: dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class WeightsSet(Saved):
-    """Weights that were set live after the start in front of it.
+@dataclass(frozen=True)
+class _Before(Saved):
+    """In front of weights that were set live: see `chained`."""
 
-    Attributes:
-        at: The trainer's sample from which on they hold.
-        why: They were set, as who set them said.
-        losses: Of datasets, that they were made of.
-        spec: Hash of the order spec with them.
-        origin: Where they begin, and what was before; see OrderSpec.
-        phases: They, and those of the configuration that follow.
-        live: Starts of those phases that were set live.
-    """
-
-    at: int
-    why: str
-    losses: dict[str, float]
-    spec: str
-    origin: Origin
-    phases: tuple[Phase, ...]
-    live: tuple[int, ...]
-
-    def after(self, launched: OrderSpec) -> OrderSpec:
-        """The spec with them. launched: that of the start in front."""
-        planned = (one for one in launched.phases if one.start < self.origin.start and one.start not in launched.live)
-        return replace(launched, phases=(*planned, *self.phases), live=self.live, origin=self.origin)
+    before: str
 
 
 @dataclass(frozen=True)
-class Segment:
-    """The steps [start.step, stop_step) of the run as it counts; stop_step None: to the end, and into the future."""
+class Launch:
+    """The steps [start.step, stop_step) of a launch, as they count; stop_step None: to the end, and into the future."""
 
     start: RunStart
     stop_step: int | None
 
     @property
     def plan(self) -> Plan:
-        """Steps and samples of this segment."""
+        """Steps and samples of this launch."""
         return self.start.plan
 
     def place(self, sample: int) -> Place | None:
-        """Where `sample` is trained in this segment, if it is."""
+        """Where `sample` is trained in this launch, if it is."""
         if sample < self.start.consumed:
             return None
         step = self.plan.schedule.step_of(sample)
@@ -190,29 +167,29 @@ class History:
                 kept.pop()
             kept.append(start)
         stops = [*(start.step for start in kept[1:]), None]
-        self.segments = [Segment(start, stop) for start, stop in zip(kept, stops, strict=True)]
+        self.launches = [Launch(start, stop) for start, stop in zip(kept, stops, strict=True)]
 
-    def part(self, segments: Sequence[Segment]) -> "History":
-        """Some of its segments."""
+    def part(self, launches: Sequence[Launch]) -> "History":
+        """Some of its launches."""
         part = copy.copy(self)
-        part.segments = list(segments)
+        part.launches = list(launches)
         return part
 
-    def segment(self, step: int) -> Segment:
-        """The segment that `step` belongs to. Raises ConfigError for a step before the first one logged."""
-        for segment in reversed(self.segments):
-            if segment.start.step <= step:
-                return segment
+    def launch(self, step: int) -> Launch:
+        """The launch that `step` belongs to. Raises ConfigError for a step before the first one logged."""
+        for launch in reversed(self.launches):
+            if launch.start.step <= step:
+                return launch
         raise ConfigError(
             f"step {step}",
-            f"a run log that begins at step {self.segments[0].start.step}",
+            f"a run log that begins at step {self.launches[0].start.step}",
             "a run log with this step",
             EARLIER,
         )
 
     def range_of(self, step: int) -> tuple[int, int]:
         """[first, last + 1) of the samples that `step` trains, or would train if it is ahead; none after the end."""
-        plan = self.segment(step).plan
+        plan = self.launch(step).plan
         return plan.consumed_at(step), plan.consumed_at(step + 1)
 
     def places(self, sample: int) -> list[Place]:
@@ -221,7 +198,7 @@ class History:
         Empty for a sample before the first start, or passed over by a restart after it; more than one where a restart
         read samples again.
         """
-        return [place for segment in self.segments if (place := segment.place(sample)) is not None]
+        return [place for launch in self.launches if (place := launch.place(sample)) is not None]
 
 
 class RunLog:
@@ -264,18 +241,19 @@ class RunLog:
         return self._specs[start.spec]
 
     def spec_at(self, start: RunStart, consumed: int | None = None) -> OrderSpec:
-        """The order spec of a start with the weights that were set live after it.
+        """The order spec of a start with all weights that were set live, before it and after it, as far as it is known.
 
-        consumed: only those that held for one of the first so many samples. Raises FormatError as `spec`.
+        consumed: only those after it that held for one of the first so many samples. Raises FormatError as `spec`.
         """
         spec, after = self.spec(start), self._number(start)
-        places = [place for number, place in self._changes if number == after]
-        if consumed is None:
-            places = places[-1:]
-        for change in map(self._change, reversed(places)):
-            if consumed is None or change.at < consumed:
-                return change.after(spec)
-        return spec
+        chain, live = chained(spec.forgotten, spec.live), list[Segment]()
+        for before, one in (self._change(place) for number, place in self._changes if number == after):
+            if consumed is None or one.at < consumed:
+                chain = chained(before, [one])
+        while chain in self._noted:
+            chain, one = self._noted[chain]
+            live.append(one)
+        return replace(spec, segments=(*spec.planned, *live), forgotten=chain)
 
     def config(self, start: RunStart) -> Mapping[str, Any] | None:
         """The configuration of a start, with absolute paths; None if it was logged without one."""
@@ -284,72 +262,27 @@ class RunLog:
     def _number(self, start: RunStart) -> int:
         return max(k for k, one in enumerate(self.starts, 1) if one == start)
 
-    def changed_at(self) -> int:
-        """The trainer's sample from which on the weights hold that were set last since the last start; 0 if none."""
-        number, place = self._changes[-1] if self._changes else (0, 0)
-        return self._change(place).at if number == len(self.starts) > 0 else 0
-
-    def phases(self, spec: OrderSpec) -> list[LoggedPhase]:
-        """All phases of a run, in order: first those before the origin of its spec, then its own.
-
-        Raises:
-            FormatError: If the log lacks one of them.
-        """
-        phases = self.known_phases(spec)
-        if phases and (start := phases[0].phase.start):
-            found = f"weights that were set live before global sample {start} are missing"
-            raise FormatError(self.path, found, fix=EARLIER)
-        return phases
-
-    def known_phases(self, spec: OrderSpec) -> list[LoggedPhase]:
-        """As `phases`, from where the log knows all: later than sample 0 where a run came from another folder."""
-        found = dict(self._noted)
-        _note(found, spec.origin, spec.deciding, spec.live)
-        phases: list[LoggedPhase] = []
-        chain = spec.chain
-        while chain in found:
-            chain, phase = found[chain]
-            phases.append(phase)
-        return phases[::-1]
-
     @cached_property
-    def _noted(self) -> dict[str, tuple[str, LoggedPhase]]:
-        found: dict[str, tuple[str, LoggedPhase]] = {}
-        for one in self._specs.values():
-            _note(found, one.origin, one.deciding, one.live)
-        for change in (self._change(place) for _, place in self._changes):
-            _note(found, change.origin, change.phases, change.live, change.why, change.losses)
-        return found
+    def _noted(self) -> dict[str, tuple[str, Segment]]:
+        """Weights set live by the chain that ends with them, with the chain before; see `chained`."""
+        found: dict[str, tuple[str, Segment]] = {}
+        for spec in self._specs.values():
+            chain = spec.forgotten
+            for one in spec.live:
+                before, chain = chain, chained(chain, [one])
+                found[chain] = before, one
+        changes = (self._change(place) for _, place in self._changes)
+        return {**found, **{chained(before, [one]): (before, one) for before, one in changes}}
 
-    def append_weights(
-        self,
-        spec: OrderSpec,
-        order: Mixture | Sequential,
-        at: int,
-        why: str = "",
-        losses: Mapping[str, float] | None = None,
-    ) -> None:
+    def append_weights(self, spec: OrderSpec) -> None:
         """Log the weights that were set live last in a spec: one write and fsync, however long the log is.
-
-        order: what the spec builds. at: the trainer's sample from which on they hold. why: they were set. losses: of
-        datasets, that they were made of.
 
         Raises ReadError if writing fails (the log is as before).
         """
         self.read()
-        cut = spec.cut_at(spec.live[-1], order)
-        origin = cut.origin or Origin(start=0, number=0, counts={}, chain="")
-        line = WeightsSet(
-            at=at,
-            why=why,
-            losses=dict(losses or {}),
-            spec=spec.hash,
-            origin=origin,
-            phases=tuple(cut.deciding),
-            live=cut.live,
-        )
+        *before, last = spec.live
         place = self._end
-        self._write([{"kind": "weights", **plain(line)}])
+        self._write([{"kind": "weights", "before": chained(spec.forgotten, before), **plain(last)}])
         self._changes.append((len(self.starts), place))
         vars(self).pop("_noted", None)
 
@@ -399,7 +332,7 @@ class RunLog:
             self._take(json.loads(json.dumps(one)))
 
     def _check_continuity(self, start: RunStart) -> None:
-        if not self.starts or start.step < self.history.segments[0].start.step:
+        if not self.starts or start.step < self.history.launches[0].start.step:
             return
         expected = self.history.range_of(start.step)[0]
         if expected != start.consumed:
@@ -464,10 +397,11 @@ class RunLog:
                 )
             self._end += len(line)
 
-    def _change(self, place: int) -> WeightsSet:
+    def _change(self, place: int) -> tuple[str, Segment]:
         with self.path.open("rb") as file:
             file.seek(place)
-            return _weights_set(json.loads(file.readline()))
+            line = json.loads(file.readline())
+        return _weights_set({key: line[key] for key in line.keys() - {"kind", "log_version"}})
 
     def _take(self, line: Any) -> None:
         kind = line.pop("kind", None) if isinstance(line, dict) else None
@@ -539,23 +473,6 @@ class RunLog:
         self._end += len(data)
 
 
-def _weights_set(line: dict[str, Any]) -> WeightsSet:
-    return build(WeightsSet, {key: value for key, value in line.items() if key not in ("kind", "log_version")}, "")
-
-
-def _note(
-    found: dict[str, tuple[str, LoggedPhase]],
-    origin: Origin | None,
-    phases: Iterable[Phase],
-    live: Sequence[int],
-    why: str = "",
-    losses: Mapping[str, float] | None = None,
-) -> None:
-    """Note phases by the chain that ends with them, with the chain before; counts, why and losses are of the first."""
-    chain, counts = ("", {}) if origin is None else (origin.chain, origin.counts)
-    for k, phase in enumerate(phases):
-        before, chain = chain, link(chain, phase, phase.start in live)
-        known = found[chain][1] if chain in found else LoggedPhase(phase, None)
-        if k == 0:
-            known = replace(known, counts=counts, why=why or known.why, losses=losses or known.losses)
-        found[chain] = before, known
+def _weights_set(line: dict[str, Any]) -> tuple[str, Segment]:
+    """(the chain before, weights that were set live) of a line."""
+    return build(_Before, {"before": line.pop("before", None)}, "").before, build(Segment, line, "")

@@ -3,7 +3,7 @@
 No paths, no loader options: moving the data, or reading it with more threads, changes nothing here.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -12,16 +12,14 @@ from conceptloader.base.checks import as_count, as_integer
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import Saved, build, plain
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.mixture import FORGOTTEN, ORDER_VERSION, Mixture
-from conceptloader.order.phases import Phase, Ramp, checked_phases, without_ramps
-from conceptloader.order.sequential import Sequential
-from conceptloader.order.skips import Skip, Skips
-from conceptloader.order.weights import exact_weights
+from conceptloader.order.mixture import FORGOTTEN, ORDER_VERSION, Mixture, sequential
+from conceptloader.order.segments import Segment, ordered, origins
 
 VERSIONS = {"spec_version": 1, "order_version": ORDER_VERSION}
-SAVED_VERSION = 2
+SAVED_VERSION = 3
 """Of all that a run keeps: states, run logs and batch logs. Until 1.0 a release reads its own version alone."""
-_OPTIONAL: dict[str, Any] = {"ramps": [], "columns": {}, "origin": None}  # not saved where a spec has none
+KEPT = 64
+"""The last changes of weights whose order a run still knows."""
 OrderKind = Literal["shuffled", "sequential", "megatron"]
 Overflow = Literal["split", "crop", "refuse"]
 
@@ -61,46 +59,11 @@ class Member(Saved):
         return {name: value for name, value in plain(self).items() if name != "tracks_fingerprint"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Origin(Saved):
-    """What a spec keeps of the phases before the one in force, once weights were set live.
-
-    start: global sample at which the phase in force began. number: phases before it. counts: member -> its draws
-    before it, of those that have any. chain: of the phases before it, see `link`.
-    """
-
-    start: int
-    number: int
-    counts: dict[str, int]
-    chain: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class RampSteps(Saved):
-    """Phases that were one ramp in the configuration: from the one that starts at `first` to that at `last`."""
-
-    first: int
-    last: int
-    ramp: Ramp
-
-
-@dataclass(frozen=True)
-class LoggedPhase:
-    """A phase of a run, as its log has it.
-
-    phase: with names of members. counts: draws of each before it, of those with any; None to compute them. why: its
-    weights were set. losses: see WeightsSet in runlog.py.
-    """
-
-    phase: Phase
-    counts: Mapping[str, int] | None
-    why: str = ""
-    losses: Mapping[str, float] = field(default_factory=dict)
-
-
-def link(chain: str, phase: Phase, live: bool) -> str:
-    """The chain with one more phase: a fingerprint that covers it and all before. It is "" before the first one."""
-    return fingerprint([chain, plain(phase), live])
+def chained(chain: str, live: Iterable[Segment]) -> str:
+    """A fingerprint of all weights set live, from that of those before; "" is of none."""
+    for one in live:
+        chain = fingerprint([chain, one.at, dict(one.weights), dict(one.drawn or {})])
+    return chain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,21 +75,16 @@ class OrderSpec(Saved):
         block: Of the configuration, in samples.
         members: By name; the name is the dataset's, or "name@seq_len" for the windows that it was cut into after a
             change of sequence length. Names, not their sequence, decide the order.
-        phases: Increasing starts in global samples, the first 0; weights by member name, kept as the smallest integers
-            in the same proportion. Empty unless order is "shuffled". One with a ramp is replaced by phases, and noted.
-        skips: Of the trainer's sample index.
+        segments: Weights by member name, and jumps, in order; empty unless order is "shuffled".
         quarantine: Dataset -> fingerprint of its ranges that are never read; changes the loss mask, never the order.
         order: "shuffled", "sequential" or "megatron".
-        base: Consumed samples at which the present configuration took over from an earlier one whose phases, members
-            and skips stand in front (a later data stage, a new sequence length); 0 if there was none.
+        base: Consumed samples at which the present configuration took over from an earlier one whose segments and
+            members stand in front (a later data stage, a new sequence length); 0 if there was none.
         extra: Anything else that decides every sample, such as fingerprints of Megatron's index files.
-        live: Starts of those phases which were set while the run was going, and are in no configuration.
-        origin: Where the order begins that this spec says, None for at sample 0. Of the phases before, those of the
-            configuration are kept, to be compared.
-        ramps: Which phases were one ramp, in order; for messages, and because weights that are set live end a ramp.
         exclude: Dataset -> (at, fingerprint) of what is excluded from the trainer's sample `at` on; as little does it
             change the order.
         columns: Name -> dataset -> fingerprint, of columns that batches hold; they do not change the order.
+        forgotten: See `chained`, of weights that were set live and are not among `segments` any more.
 
     Raises:
         ConfigError: For weights of unknown members and for all that Mixture rejects.
@@ -135,123 +93,70 @@ class OrderSpec(Saved):
     seed: int
     block: int
     members: Mapping[str, Member]
-    phases: tuple[Phase, ...] = ()
-    skips: tuple[Skip, ...] = ()
+    segments: tuple[Segment, ...] = ()
     quarantine: Mapping[str, str] = field(default_factory=dict)
     order: OrderKind = "shuffled"
     base: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
-    live: tuple[int, ...] = ()
     exclude: Mapping[str, tuple[tuple[int, str], ...]] = field(default_factory=dict)
-    origin: Origin | None = None
-    ramps: tuple[RampSteps, ...] = ()
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    forgotten: str = ""
 
     def __post_init__(self) -> None:
         if self.order not in get_args(OrderKind):
             raise ConfigError(
                 "order", repr(self.order), f"one of {get_args(OrderKind)}", "omit order, or set one of these"
             )
-        if bool(self.phases) != (self.order == "shuffled"):
+        if bool(self.segments) != (self.order == "shuffled"):
             raise ConfigError(
                 "phases",
-                f"{len(self.phases)} phases with order {self.order}",
-                "phases with order shuffled, and none with another order",
+                f"{len(self.segments)} segments with order {self.order}",
+                "segments with order shuffled, no segments with another order",
                 "set order: shuffled, or omit phases",
             )
         as_integer(self.seed, "seed")
         as_integer(self.block, "block")
         as_count(self.base, "base", 0)
-        phases = []
-        for phase in checked_phases(self.phases):
-            where = f"phases.{phase.start}.weights"
-            unknown = sorted(set(phase.weights) - set(self.members))
-            if unknown:
-                raise ConfigError(
-                    where,
-                    f"no datasets named {unknown}",
-                    f"some of {sorted(self.members)}",
-                    f"correct {where}, or name these under `datasets`",
-                )
-            phases.append(replace(phase, weights=exact_weights(phase.weights, where)))
-        steps = without_ramps(phases)
-        begun = [
-            RampSteps(first=some[0].start, last=some[-1].start, ramp=phase.ramp)
-            for phase, some in zip(phases, steps, strict=True)
-            if phase.ramp is not None
-        ]
-        phases = [step for some in steps for step in some]
-        if "split_documents" in self.extra:  # YAML has 0 and 0.0, which are the same split
-            split = [float(one) for one in self.extra["split_documents"]]
-            object.__setattr__(self, "extra", {**self.extra, "split_documents": split})
         object.__setattr__(self, "members", dict(sorted(self.members.items())))
-        object.__setattr__(self, "phases", tuple(phases))
-        object.__setattr__(self, "ramps", (*self.ramps, *begun))
-        object.__setattr__(self, "skips", Skips(self.skips).skips)
-        object.__setattr__(self, "live", tuple(self.live))
-        if not set(self.live) <= {phase.start for phase in phases}:
-            raise ConfigError("live", list(self.live), "starts of phases")
-        if self.begins not in [phase.start for phase in self.phases] + [0]:
-            raise ConfigError(
-                "phases",
-                f"no phase that starts at global sample {self.begins}",
-                "the phase in force there",
-                f"put the phase with start: {self.begins} back under `phases`",
-            )
+        if self.segments:
+            object.__setattr__(self, "segments", ordered(self.segments, self.members))
+        if self.forgotten and not self.live:
+            raise ConfigError("segments", "none that was set live", "a segment with `drawn`")
+
+    @cached_property
+    def live(self) -> list[Segment]:
+        """Weights that were set while the run was going, and are in no configuration."""
+        return [one for one in self.segments if one.drawn is not None]
+
+    @cached_property
+    def planned(self) -> list[Segment]:
+        """The others: of the configuration, and of those before it."""
+        return [one for one in self.segments if one.drawn is None]
 
     @property
     def begins(self) -> int:
-        """The global sample from which on this spec says the order."""
-        return 0 if self.origin is None else self.origin.start
-
-    @property
-    def deciding(self) -> list[Phase]:
-        """The phases from there on."""
-        return [phase for phase in self.phases if phase.start >= self.begins]
-
-    def ramp_at(self, start: int) -> RampSteps | None:
-        """The ramp of which the phase that starts there is a step, but not the first."""
-        return next((one for one in self.ramps if one.first < start <= one.last), None)
-
-    def ended(self, at: int) -> range:
-        """Where the phases start that are gone once weights are set live from `at` on: those left of a ramp there."""
-        ramp = self.ramp_at(at)
-        return range(0) if ramp is None else range(at, ramp.last + 1)
+        """The sample from which on this spec says the order."""
+        return self.live[0].at if self.forgotten else 0
 
     @cached_property
     def hash(self) -> str:
-        """32 hexadecimal digits; equal for equal orders, wherever their past was cut."""
-        data = self.to_dict()
-        if self.live or self.origin:
-            # Which steps of a ramp were in force is known to the chain alone, once the weights that ended it are cut.
-            planned = [plain(p) for p in self.phases if p.start not in self.live and self.ramp_at(p.start) is None]
-            data |= {"phases": planned, "live": self.chain, "origin": None}
-        return fingerprint(data)
+        """32 hexadecimal digits; equal for equal orders, also where weights set live are forgotten."""
+        listed = [it for it in zip(origins(self.segments), self.segments, strict=True) if it[1].drawn is None]
+        live = chained(self.forgotten, self.live)
+        data = {
+            **self.to_dict(),
+            "phases": [{"start": start, "weights": dict(one.weights)} for start, one in listed if one.weights],
+            "skips": [{"at": one.at, "count": one.skip} for _, one in listed if one.skip],
+            "live": [live] if live else [],
+        }
+        return fingerprint({key: data[key] for key in data.keys() - {"segments", "forgotten"}})
 
-    @cached_property
-    def chain(self) -> str:
-        """Of all phases of the run; see `link`."""
-        return self._linked(self.deciding)
-
-    def _linked(self, phases: Iterable[Phase]) -> str:
-        chain = "" if self.origin is None else self.origin.chain
-        for phase in phases:
-            chain = link(chain, phase, phase.start in self.live)
-        return chain
-
-    def build(
-        self, max_epochs: Mapping[str, float | None] | None = None, logged: Sequence[LoggedPhase] = ()
-    ) -> Mixture | Sequential:
-        """The order itself; dataset k is the k-th member by name.
-
-        max_epochs: by dataset name, for check_run only.
-        logged: phases of the run up to its end; those before the first of them, or without any before the origin, are
-            not known.
-        """
+    def build(self, max_epochs: Mapping[str, float | None] | None = None) -> Mixture:
+        """The order itself; dataset k is the k-th member by name. max_epochs: by dataset name, for check_run only."""
         names = list(self.members)
         sizes = [member.windows for member in self.members.values()]
         if self.order == "sequential":
-            return Sequential(sizes, names)
+            return sequential(sizes, names)
         if self.order != "shuffled":
             raise ConfigError(
                 "order",
@@ -259,93 +164,60 @@ class OrderSpec(Saved):
                 "an order that is not of one framework alone",
                 f"start the run with the adapter for {self.order}",
             )
-        past = [one for one in logged if one.phase.start < self.begins]
-        counted: dict[int, Mapping[str, int] | None] = {one.phase.start: one.counts for one in past}
-        counted[self.begins] = {} if self.origin is None else self.origin.counts
         return Mixture(
             sizes=sizes,
             names=names,
-            phases=[*(one.phase for one in past), *self.deciding],
-            drawn={at: [some.get(name, 0) for name in names] for at, some in counted.items() if some is not None},
-            skips=self.skips,
+            segments=self.segments,
             seed=self.seed,
             block=self.block,
             max_epochs=[(max_epochs or {}).get(one.dataset) for one in self.members.values()],
+            forgotten=bool(self.forgotten),
         )
 
-    def decided(self, consumed: int) -> int:
-        """How many global samples (skipped ones included) precede a position of `consumed` trainer samples."""
-        return Skips(self.skips).global_index(consumed - 1) + 1 if consumed else 0
+    def with_live(self, segment: Segment, order: Mixture) -> "OrderSpec":
+        """With weights that are set while the run is going, until the next of the configuration; they end a ramp.
 
-    def with_phase(self, phase: Phase) -> "OrderSpec":
-        """With a phase that was set while the run was going; those of the configuration that start later stay.
-
-        It ends a ramp that is in progress there.
+        order: what `build` made of this spec.
 
         Raises:
-            ConfigError: Unless it starts after all that were set before, and where no other starts.
+            ConfigError: Unless they begin after all that were set before, and where none of the configuration do.
         """
         if self.order != "shuffled":
             raise ConfigError("weights", f"order {self.order}", "shuffled", "omit weights, or set order: shuffled")
-        if self.live and phase.start <= self.live[-1]:
+        if self.live and segment.at <= self.live[-1].at:
             raise ConfigError(
                 "weights",
-                f"a start at global sample {phase.start}",
-                f"more than {self.live[-1]}, where the weights that were set last begin",
+                f"a start at sample {segment.at}",
+                f"more than {self.live[-1].at}, where the weights that were set last begin",
                 "pass set_weights at= a later sample",
             )
-        ended = self.ended(phase.start)
-        planned = [one for one in self.phases if one.start not in ended]
-        if any(phase.start == one.start for one in planned):
+        if any(segment.at == one.at and one.weights and not one.ramp for one in self.planned):
             raise ConfigError(
                 "weights",
-                f"a start at global sample {phase.start}, where a phase of the configuration starts",
+                f"a start at sample {segment.at}, where a phase of the configuration starts",
                 "a sample where no phase starts",
                 "pass set_weights at= another sample, or change phases",
             )
-        phases = sorted([*planned, phase], key=lambda one: one.start)
-        return replace(self, phases=tuple(phases), live=(*self.live, phase.start))
+        return self.with_drawn(segment, order)
 
-    def cut(self, consumed: int, order: Mixture | Sequential) -> "OrderSpec":
-        """Without what no sample after `consumed` needs: weights set live before those in force there.
+    def with_drawn(self, segment: Segment, order: Mixture) -> "OrderSpec":
+        """With weights set live, wherever they begin; see with_live."""
+        counts = zip(order.names, order.counts(segment.at), strict=True)
+        live = replace(segment, drawn={name: draws for name, draws in counts if draws})
+        return replace(self, segments=(*self.segments, live))
 
-        order: what `build` made of this spec. Raises ConfigError for a position that the spec has forgotten itself.
+    def cut(self, consumed: int) -> "OrderSpec":
+        """Without weights set live before those that decided the last of the first `consumed` samples.
+
+        Raises ConfigError for a position that the spec has forgotten itself.
         """
-        if not (self.live or self.origin):
+        if self.forgotten and consumed <= self.begins:
+            raise ConfigError("order", f"{consumed} samples", f"a position after sample {self.begins}", FORGOTTEN)
+        gone = [one for one in self.live if one.at < consumed][:-1]
+        if not gone:
             return self
-        phases = [phase for phase in self.deciding if phase.start <= self.decided(consumed)]
-        if not phases:
-            raise ConfigError(
-                "order",
-                f"{consumed} samples, global sample {self.decided(consumed)}",
-                f"a position from global sample {self.begins} on",
-                FORGOTTEN,
-            )
-        return self.cut_at(phases[-1].start, order)
-
-    def cut_at(self, start: int, order: Mixture | Sequential) -> "OrderSpec":
-        """From the phase on that begins at `start`. order: what `build` made of this spec."""
-        if start == self.begins:
-            return self
-        assert isinstance(order, Mixture), "others have no phases"
-        passed = [phase for phase in self.deciding if phase.start < start]
-        base = order.drawn_before(start)
-        before = self.origin or Origin(start=0, number=0, counts={}, chain="")
-        return replace(
-            self,
-            phases=tuple(phase for phase in self.phases if phase.start >= start or phase.start not in self.live),
-            live=tuple(one for one in self.live if one >= start),
-            origin=Origin(
-                start=start,
-                number=before.number + len(passed),
-                counts={name: draws for name, draws in zip(self.members, base, strict=True) if draws},
-                chain=self._linked(passed),
-            ),
-        )
-
-    def phases_before(self, consumed: int) -> list[Phase]:
-        """The phases that decided any of the first `consumed` samples."""
-        return [phase for phase in self.phases if phase.start < self.decided(consumed)]
+        kept = tuple(one for one in self.segments if one.drawn is None or one.at > gone[-1].at)
+        return replace(self, segments=kept, forgotten=chained(self.forgotten, gone))
 
     def draws_before(self, consumed: int) -> dict[str, int]:
         """Member name -> its draws in the first `consumed` samples, skipped ones included; only members with any.
@@ -354,13 +226,14 @@ class OrderSpec(Saved):
         """
         if self.order != "shuffled":
             return {name: member.windows for name, member in self.members.items()}
-        counts = replace(self, skips=()).build().counts(self.decided(consumed))
-        return {name: draws for name, draws in zip(self.members, counts, strict=True) if draws}
+        past = replace(self, segments=tuple(one for one in self.segments if one.at < consumed))
+        counts = zip(self.members, past.build().counts(consumed), strict=True)
+        return {name: draws for name, draws in counts if draws}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON, the form that is saved."""
         data = {**VERSIONS, **plain(self)}
-        return {key: value for key, value in data.items() if value or key not in _OPTIONAL}
+        return {key: value for key, value in data.items() if value or key != "columns"}
 
     @classmethod
     def from_dict(cls, data: Any) -> "OrderSpec":
@@ -385,7 +258,7 @@ class OrderSpec(Saved):
                     "resume with the release of conceptloader that wrote the checkpoint",
                 )
         try:
-            return build(cls, {**_OPTIONAL, **{key: data[key] for key in data.keys() - VERSIONS.keys()}}, "")
+            return build(cls, {"columns": {}, **{key: data[key] for key in data.keys() - VERSIONS.keys()}}, "")
         except ConfigError as error:
             raise ResumeError(
                 "saved order spec",

@@ -1,12 +1,14 @@
 """What `conceptloader trace --checkpoint` shows: whose order a checkpoint holds, and what a resume from it does."""
 
 import argparse
+from itertools import zip_longest
 
 from conceptloader.blend import load_config, open_blend
 from conceptloader.cli.output import Output
 from conceptloader.order.progress.found import locate_state
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState
+from conceptloader.order.segments import in_force
 from conceptloader.trace.past import defaults_of
 
 
@@ -41,14 +43,11 @@ def _order(spec: OrderSpec) -> list[str]:
     for name, member in spec.members.items():
         cut = "documents" if member.seq_len is None else f"of {member.seq_len:,} tokens"
         lines.append(f"  {name}: {member.windows:,} {cut}, fingerprint {member.stream_fingerprint}")
-    ramps = {one.first: one for one in spec.ramps}
-    for phase in spec.phases:
-        if spec.ramp_at(phase.start) is not None:
-            continue
-        ramp = ramps.get(phase.start)
-        last = phase if ramp is None else [one for one in spec.phases if one.start <= ramp.last][-1]
-        shares = ", ".join(f"{name} {share:.4g}" for name, share in last.shares.items())
-        notes = [] if ramp is None else [f"ramp {ramp.ramp}"]
-        notes += ["set live"] * (phase.start in spec.live)
-        lines.append(f"  from sample {phase.start:,}: {shares}" + f" ({', '.join(notes)})" * bool(notes))
+    listed = [one for one in in_force(spec.segments) if one.weights]
+    for one, after in zip_longest(listed, listed[1:]):
+        if one.ramp and after is not None and after.ramp:
+            continue  # between the first and the last step
+        shares = ", ".join(f"{name} {share:.4g}" for name, share in one.shares.items())
+        note = " (set live)" if one.drawn is not None else " (end of a ramp)" if one.ramp else ""
+        lines.append(f"  from sample {one.at:,}: {shares}{note}")
     return lines

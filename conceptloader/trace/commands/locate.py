@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         lines.append(f"to train without: resume from the last checkpoint of at most {consumed:,} samples{steps}, with")
         lines += yaml.safe_dump({"exclude": value["exclude"]}, sort_keys=False).splitlines()
     if arguments.check and not read:
-        stages = [] if asked.history is None else [one.start.data_stage for one in asked.history.segments]
+        stages = [] if asked.history is None else [one.start.data_stage for one in asked.history.launches]
         of = "".join(f", data stage {printable(name)}" for name in dict.fromkeys(filter(None, stages)))
         lines.append(f"none of the documents is in the first {samples:,} samples{of}")
     output.result(value, lines)
@@ -138,7 +138,7 @@ def _length(asked: Run, samples: int | None) -> int:
     stop: int | None = None
     trained = 0
     if asked.history is not None:
-        segments = asked.history.segments
+        segments = asked.history.launches
         first, last = segments[0].start, segments[-1].start
         if first.step or first.consumed:
             found = f"step {first.step} at sample {first.consumed} first: what was read before is not known"

@@ -8,7 +8,6 @@ from conceptloader.cli.arguments import add_choice, positive, refuse_beside, ref
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.runlog import History, RunStart
 from conceptloader.order.schedule import BatchSchedule
-from conceptloader.order.sequential import Sequential
 from conceptloader.trace import Run
 
 CONFIG = "configuration of the run, a YAML file; with --run-log only where its data are now"
@@ -43,6 +42,6 @@ def open_run(arguments: argparse.Namespace) -> Run:
     )
     schedule = BatchSchedule.constant(arguments.global_batch_size)
     start = RunStart.of(run.blend.spec, schedule, partition, run.blend.config.seq_len)
-    if isinstance(run.blend.order, Sequential):
+    if run.blend.order.num_samples is not None:
         start = dataclasses.replace(start, end=(run.blend.order.num_samples, "partial"))
     return dataclasses.replace(run, history=History([start]))

@@ -10,7 +10,7 @@ from conceptloader.base.terminal import counted, printable
 from conceptloader.cli.arguments import not_negative, refuse_all_but, refuse_beside, steps
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError
-from conceptloader.order.progress.spec import LoggedPhase
+from conceptloader.order.segments import Segment
 from conceptloader.trace import SampleTrace, audit, read_record, trace_sample, trace_step
 from conceptloader.trace.commands.checkpoint import show_checkpoint
 from conceptloader.trace.commands.runs import CONFIG, add_run_arguments, open_run
@@ -100,26 +100,26 @@ def _show_samples(arguments: argparse.Namespace, output: Output) -> None:
         first, stop, era = arguments.sample, 0, asked.at(arguments.sample)
     else:
         (first, stop), era = asked.steps.range_of(arguments.step), asked.at_step(arguments.step)
-    phases = era.phases_in(first, stop)
+    weights = era.segments_in(first, stop)
     found = trace_step(asked, arguments.step) if arguments.sample is None else [trace_sample(asked, arguments.sample)]
     if arguments.rank is not None:
         found = [one for one in found if any(place.dp_rank == arguments.rank for place in one.places)]
         if not found:
             raise ConfigError("--rank", f"{arguments.rank}", "a rank with some of these samples", "check --dp-size")
-    value = {"weights": [*map(_weights, phases)], "samples": [one.to_dict() for one in found]}
-    shown = phases if arguments.sample is None else []
+    value = {"weights": [*map(_weights, weights)], "samples": [one.to_dict() for one in found]}
+    shown = weights if arguments.sample is None else []
     output.result(value, [*map(weights_line, shown), *(line for one in found for line in sample_lines(one))])
 
 
-def _weights(one: LoggedPhase) -> dict[str, Any]:
-    return {"global_sample": one.phase.start, "weights": one.phase.shares, "why": one.why, "losses": dict(one.losses)}
+def _weights(one: Segment) -> dict[str, Any]:
+    return {"at": one.at, "weights": one.shares, "why": one.why, "losses": dict(one.losses)}
 
 
-def weights_line(one: LoggedPhase) -> str:
+def weights_line(one: Segment) -> str:
     """Weights, and why if they were set live, as a line of text."""
-    shares = ", ".join(f"{name} {share:.4g}" for name, share in one.phase.shares.items())
+    shares = ", ".join(f"{name} {share:.4g}" for name, share in one.shares.items())
     why = f", set live: {printable(one.why)}" if one.why else ""
-    return f"weights from global sample {one.phase.start} on: {shares}{why}"
+    return f"weights from sample {one.at} on: {shares}{why}"
 
 
 def sample_lines(one: SampleTrace) -> Iterator[str]:

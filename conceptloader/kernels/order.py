@@ -1,4 +1,4 @@
-"""Compiled twins of order/reference.py and order/tree.py, for arrays of positions. Every function has its equal there.
+"""Compiled twins of order/reference.py and tests/order/plain.py, for arrays of positions; each has its equal there.
 
 All arithmetic is uint64. A literal without a type would turn numba's uint64 into int64 or float64.
 """

@@ -1,6 +1,6 @@
 """A phase whose tree is built: its samples by dataset, there and back, for many at once by kernels.
 
-Compiled twins of what reference.py does with a PhaseOrder.
+Compiled twins of what tests/order/plain.py does with a PhaseOrder.
 """
 
 import threading
@@ -34,9 +34,9 @@ def built_tree(weights: tuple[int, ...]) -> Tree:
 
 
 def counts_in(phase: PhaseOrder, g: int, block: int) -> list[int]:
-    """`phase.counts`: of the block that g cuts, kernels fill the places."""
+    """Draws of every dataset before global sample g of a phase: kernels fill the block that g cuts."""
     rest = (g - phase.start) % block
-    counts = phase.counts(g - rest, block)
+    counts = phase.counts(g - rest)
     if rest:
         places = np.arange(g - rest, g, dtype=np.uint64)
         datasets, draws = np.empty(rest, np.int64), np.empty(rest, np.uint64)

@@ -1,17 +1,17 @@
-"""The order of samples in plain Python: slow, obvious, and with tree.py the definition that everything fast must equal.
+"""Keys, permutations and weights in plain Python: with tree.py and tests/order/plain.py the definition of the order.
 
 docs/order.md says the same without Python. Everything here is frozen as order version 1: a change of any constant or
 line is a new order version, since running trainings rely on it, and the golden vectors in tests/order fail.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
 from conceptloader.base.hashing import derive_key
-from conceptloader.order.tree import Tree, build_tree
+from conceptloader.order.tree import Tree
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: the increment of splitmix64, spreads counters over 64 bits
@@ -148,111 +148,14 @@ class PhaseOrder:
     key: int
     base: list[int]  # draws of every dataset before the phase
 
-    def block_order(self, number: int, block: int) -> list[tuple[int, int]]:
-        """[(leaf, draw)] of block `number`: the strict choices permuted, every leaf's draws in order."""
-        strict = [self.tree.locate(number * block + s) for s in range(block)]
-        following = dict(reversed(strict))  # the first draw of each leaf
-        order = []
-        for s in keyed_shuffle(block, epoch_key(self.key, number)):
-            leaf = strict[s][0]
-            order.append((leaf, following[leaf]))
-            following[leaf] += 1
-        return order
-
-    def counts(self, g: int, block: int) -> list[int]:
-        """Draws of every dataset before global sample g of this phase."""
-        number, rest = divmod(g - self.start, block)
-        by_leaf = self.tree.counts(number * block)
-        for leaf, _ in self.block_order(number, block)[:rest] if rest else ():
-            by_leaf[leaf] += 1
+    def counts(self, g: int) -> list[int]:
+        """Draws of every dataset before global sample g of this phase, the first of a block."""
         counts = list(self.base)
-        for member, count in zip(self.members, by_leaf, strict=True):
+        for member, count in zip(self.members, self.tree.counts(g - self.start), strict=True):
             counts[member] += count
         return counts
 
 
-def order_phases(
-    phases: Iterable[tuple[int, Mapping[str, int]]], names: Sequence[str], seed: int, block: int
-) -> list[PhaseOrder]:
-    """The phases of a mixture of the datasets `names`, from (start, smallest integers) in order of their starts."""
-    index = {name: k for k, name in enumerate(names)}
-    result: list[PhaseOrder] = []
-    for start, weights in phases:
-        ordered = {name: weights[name] for name in sorted(weights)}
-        base = result[-1].counts(start, block) if result else [0] * len(names)
-        members = [index[name] for name in ordered]
-        tree = build_tree(list(ordered.values()))
-        result.append(PhaseOrder(start, ordered, members, tree, blocks_key(seed, start), base))
-    return result
-
-
-def locate(phases: Sequence[PhaseOrder], block: int, g: int) -> tuple[int, int]:
-    """(dataset, draw) of global sample g."""
-    phase = [phase for phase in phases if phase.start <= g][-1]
-    number, r = divmod(g - phase.start, block)
-    leaf, draw = phase.block_order(number, block)[r]
-    dataset = phase.members[leaf]
-    return dataset, phase.base[dataset] + draw
-
-
-def position(phases: Sequence[PhaseOrder], block: int, dataset: int, draw: int) -> int | None:
-    """The inverse of `locate`; None if no sample is this draw: the dataset left before."""
-    phase = [phase for phase in phases if phase.base[dataset] <= draw][-1]
-    if dataset not in phase.members:
-        return None
-    found = phase.members.index(dataset), draw - phase.base[dataset]
-    number = phase.tree.position(*found) // block
-    return phase.start + number * block + phase.block_order(number, block).index(found)
-
-
-def window_of(draw: int, size: int, key: int) -> tuple[int, int]:
-    """(epoch, window) of a draw of a dataset of `size` windows with this key."""
-    epoch, i = divmod(draw, size)
-    return epoch, permute(i, size, epoch_key(key, epoch))
-
-
 def draw_of(epoch: int, window: int, size: int, key: int) -> int:
-    """The inverse of `window_of`."""
+    """The draw of a window of a dataset of `size` windows with this key."""
     return epoch * size + unpermute(window, size, epoch_key(key, epoch))
-
-
-# Skips
-
-
-def global_index(t: int, skips: Iterable[tuple[int, int]]) -> int:
-    """The global sample that the trainer's sample t reads, with skips (at, count), `at` in the trainer's samples."""
-    return t + sum(count for at, count in skips if at <= t)
-
-
-def trainer_index(g: int, skips: Iterable[tuple[int, int]]) -> int | None:
-    """The inverse; None if global sample g is passed over."""
-    skipped = 0
-    for at, count in sorted(skips):
-        if at + skipped <= g < at + skipped + count:
-            return None
-        skipped += count if at + skipped <= g else 0
-    return g - skipped
-
-
-# Steps and ranks
-
-
-def steps(rule: Sequence[tuple[int, int]], consumed: int = 0) -> Iterator[tuple[int, int]]:
-    """[first, last + 1) of the trainer's samples of every step, from a step that starts at sample `consumed`.
-
-    rule: (from_consumed, batch size), the first from 0, ascending; the last entry reached when a step starts sizes it.
-    """
-    while True:
-        size = [size for at, size in rule if at <= consumed][-1]
-        yield consumed, consumed + size
-        consumed += size
-
-
-def rank_samples(
-    start: int, stop: int, micro_batch_size: int, dp_size: int, dp_rank: int, strided: bool = False
-) -> list[list[int]]:
-    """The micro batches of one rank in a step [start, stop)."""
-    groups, slots = range(start, stop, micro_batch_size * dp_size), range(micro_batch_size)
-    if strided:
-        return [[first + slot * dp_size + dp_rank for slot in slots] for first in groups]
-    return [[first + dp_rank * micro_batch_size + slot for slot in slots] for first in groups]

@@ -36,17 +36,6 @@ class Tree:
     def root(self) -> int:
         return 0 if self.left else -1
 
-    def locate(self, j: int) -> tuple[int, int]:
-        """(leaf, draw of that leaf) of the j-th sample."""
-        node = self.root
-        while node >= 0:
-            before = went_left(j, self.share[node])
-            if went_left(j + 1, self.share[node]) > before:
-                j, node = before, self.left[node]
-            else:
-                j, node = j - before, self.right[node]
-        return ~node, j
-
     def counts(self, j: int) -> list[int]:
         """How many of the first j samples each leaf got."""
         out = [0] * len(self.paths)
@@ -59,15 +48,6 @@ class Tree:
                 before = went_left(count, self.share[node])
                 stack += [(self.left[node], before), (self.right[node], count - before)]
         return out
-
-    def position(self, leaf: int, draw: int) -> int:
-        """The inverse of `locate`: the position of a leaf's draw-th sample."""
-        for node, is_left in reversed(self.paths[leaf]):
-            p = self.share[node]
-            middle = (draw << 64) + (1 << 63)
-            # the smallest j after which the child has draw + 1: its count is left(j + 1), or j + 1 - left(j + 1)
-            draw = -(-middle // p) - 1 if is_left else middle // ((1 << 64) - p)
-        return draw
 
 
 PARTNERS = 16  # how many of the next lightest nodes may become the lightest one's partner

@@ -18,9 +18,9 @@ from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.runlog import FILE_NAME, RunLog, RunStart
 from conceptloader.order.progress.spec import Member, OrderSpec
 from conceptloader.order.progress.state import OrderState
-from conceptloader.order.reference import order_phases
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.order.segments import Segment, in_force
+from tests.order.plain import block_order, order_phases
 from tests.raises import raises
 from tests.scale import scaled
 
@@ -108,7 +108,7 @@ def compare(run: Simulated, log: RunLog, samples: int) -> None:
     expected = []
     for phase, stop in zip(phases, [*(p.start for p in phases[1:]), samples], strict=True):
         for first in range(phase.start, min(stop, samples), BLOCK):
-            block = phase.block_order((first - phase.start) // BLOCK, BLOCK)[: min(stop, samples) - first]
+            block = block_order(phase, (first - phase.start) // BLOCK, BLOCK)[: min(stop, samples) - first]
             expected += [(phase.members[leaf], phase.base[phase.members[leaf]] + draw) for leaf, draw in block]
     datasets, draws = order.locate_many(np.arange(samples))
     assert list(zip(datasets.tolist(), draws.tolist(), strict=True)) == expected

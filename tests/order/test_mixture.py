@@ -19,6 +19,7 @@ from conceptloader.kernels.order import climb
 from conceptloader.order import reference
 from conceptloader.order.segments import Segment
 from conceptloader.order.tree import build_tree
+from tests.order import plain
 from tests.raises import raises
 
 
@@ -58,7 +59,7 @@ WITHOUT_SKIPS = mixtures(1 << 40, max_skips=0)
 
 
 class Plain:
-    """A mixture by the plain functions of order/reference.py, from its arguments alone."""
+    """A mixture by the plain functions of tests/order/plain.py, from its arguments alone."""
 
     def __init__(self, m: Given) -> None:
         self.skips = [(one.at, one.skip) for one in m.given if one.skip]
@@ -70,41 +71,41 @@ class Plain:
             for one in m.given
             if one.weights
         ]
-        self.m, self.phases = m, reference.order_phases(given, m.names, m.seed, m.block)
+        self.m, self.phases = m, plain.order_phases(given, m.names, m.seed, m.block)
         self.keys = [reference.dataset_key(m.seed, name) for name in m.names]
 
     def sample(self, t: int) -> tuple[int, int, int, int]:
         """(dataset, draw, epoch, window)."""
-        dataset, draw = reference.locate(self.phases, self.m.block, reference.global_index(t, self.skips))
+        dataset, draw = plain.locate(self.phases, self.m.block, plain.global_index(t, self.skips))
         size = self.m.sizes[dataset]
-        shuffled = reference.window_of(draw, size, self.keys[dataset])
+        shuffled = plain.window_of(draw, size, self.keys[dataset])
         return dataset, draw, *(shuffled if self.m.shuffle else divmod(draw, size))
 
     def index(self, dataset: int, epoch: int, window: int) -> int:
         """The inverse; -1 for what no sample is."""
         size = self.m.sizes[dataset]
         draw = reference.draw_of(epoch, window, size, self.keys[dataset]) if self.m.shuffle else epoch * size + window
-        g = reference.position(self.phases, self.m.block, dataset, draw)
-        t = None if g is None else reference.trainer_index(g, self.skips)
+        g = plain.position(self.phases, self.m.block, dataset, draw)
+        t = None if g is None else plain.trainer_index(g, self.skips)
         return -1 if t is None else t
 
 
 @given(m=MIXTURES, ts=st.lists(st.integers(0, 500) | st.integers(0, 2**50), min_size=1, max_size=20))
 def test_kernels_equal_the_reference(m: Given, ts: list[int]) -> None:
-    (datasets, draws), (_, epochs, windows), plain = m.locate_many(ts), m.sample_many(ts), Plain(m)
-    expected = [plain.sample(t) for t in ts]
+    (datasets, draws), (_, epochs, windows), simple = m.locate_many(ts), m.sample_many(ts), Plain(m)
+    expected = [simple.sample(t) for t in ts]
     for t, (dataset, _, epoch, window) in zip(ts, expected, strict=True):
-        assert m.index_of_window(dataset, epoch, window) == t == plain.index(dataset, epoch, window)
+        assert m.index_of_window(dataset, epoch, window) == t == simple.index(dataset, epoch, window)
     assert expected == list(zip(datasets.tolist(), draws.tolist(), epochs.tolist(), windows.tolist(), strict=True))
 
 
 @given(m=MIXTURES, data=st.data())
 def test_the_inverse_of_any_windows_equals_the_reference(m: Given, data: st.DataObject) -> None:
     """Also of those that a skip passes over, and of datasets that have left or never take part."""
-    dataset, epoch, plain = data.draw(st.integers(0, len(m.sizes) - 1)), data.draw(st.integers(0, 2)), Plain(m)
+    dataset, epoch, simple = data.draw(st.integers(0, len(m.sizes) - 1)), data.draw(st.integers(0, 2)), Plain(m)
     last = m.sizes[dataset] - 1
     windows = data.draw(st.lists(st.integers(0, min(last, 99)) | st.integers(0, last), min_size=1, max_size=30))
-    found, expected = m.indices_of_windows(dataset, epoch, windows), [plain.index(dataset, epoch, w) for w in windows]
+    found, expected = m.indices_of_windows(dataset, epoch, windows), [simple.index(dataset, epoch, w) for w in windows]
     assert found.tolist() == expected
     assert [m.index_of_window(dataset, epoch, w) for w in windows[:3]] == [None if t < 0 else t for t in expected[:3]]
 
@@ -121,12 +122,12 @@ def test_division_of_two_words(divisor: int, low: int, high: int) -> None:
 def test_skips_equal_the_reference(skips: list[tuple[int, int]]) -> None:
     segments = [Segment(at=0, weights={"0": 1}), *(Segment(at=at, skip=count) for at, count in skips)]
     m = cl.Mixture([1000], segments=segments, shuffle=False)
-    expected = [reference.global_index(t, skips) for t in range(200)]
+    expected = [plain.global_index(t, skips) for t in range(200)]
     assert m.sample_many(np.arange(200))[2].tolist() == expected
     read = {g: t for t, g in enumerate(expected)}
     found = m.indices_of_windows(0, 0, np.arange(200)).tolist()
     for g in range(200):
-        assert reference.trainer_index(g, skips) == read.get(g)
+        assert plain.trainer_index(g, skips) == read.get(g)
         assert found[g] == read.get(g, -1)
 
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conceptloader.errors import ConfigError
-from conceptloader.order import reference
 from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.schedule import BatchSchedule
+from tests.order import plain
 from tests.raises import raises
 
 from .test_schedule import schedules
@@ -49,9 +49,9 @@ def test_ranks_equal_the_reference(plan, steps, data):
     start, stop = plan.range_of(plan.schedule.step + steps)
     p = plan.partition
     dp_rank = data.draw(st.integers(0, p.dp_size - 1))
-    plain = reference.rank_samples(start, stop, p.micro_batch_size, p.dp_size, dp_rank, p.scheme == "strided")
-    assert [row.tolist() for row in plan.micro_batches(plan.schedule.step + steps, dp_rank)] == plain
-    assert p.samples(start, stop, dp_rank).tolist() == plain
+    expected = plain.rank_samples(start, stop, p.micro_batch_size, p.dp_size, dp_rank, p.scheme == "strided")
+    assert [row.tolist() for row in plan.micro_batches(plan.schedule.step + steps, dp_rank)] == expected
+    assert p.samples(start, stop, dp_rank).tolist() == expected
 
 
 @given(plans(), st.integers(0, 5))

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conceptloader.errors import ConfigError
-from conceptloader.order import reference
 from conceptloader.order.schedule import BatchSchedule
+from tests.order import plain
 
 
 @st.composite
@@ -21,7 +21,7 @@ def schedules(draw, multiple=1):
 
 def walk(schedule, steps):
     """Reference: take the batches one after the other."""
-    batches = reference.steps(schedule.rule, schedule.consumed)
+    batches = plain.steps(schedule.rule, schedule.consumed)
     return [(step, *next(batches)) for step in range(schedule.step, schedule.step + steps)]
 
 

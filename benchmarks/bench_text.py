@@ -90,11 +90,11 @@ def build(name: str, fast: bool, workers: int = 1, files: str = "", target: Path
     build_dataset(find_sources([folder / name / files]), target, options, workers=workers)
 
 
-def annotated(workers: int) -> None:
+def annotated() -> None:
     """With offsets in characters, which are those of texts decoded from tokens."""
     out, options = ROOT / "annotated-text", AnnotateOptions(track="concepts", max_unaligned_spans=1.0)
     shutil.rmtree(out, ignore_errors=True)
-    annotate(ROOT / "text", [folder / "annotations"], out, options, workers=workers)
+    annotate(ROOT / "text", [folder / "annotations"], out, options)
 
 
 def datatrove() -> None:
@@ -209,8 +209,7 @@ if __name__ == "__main__":  # the workers import this file
     report.race(
         "spans of text in files of their own, wall clock",
         [
-            Contender(US, lambda: annotated(1), total, wall=True),
-            Contender("conceptloader, 2 workers", lambda: annotated(2), total, wall=True),
+            Contender(US, annotated, total, wall=True),
             Contender("conceptloader, a build with the spans", lambda: build("spans", True), total, wall=True),
         ],
         unit="ns/character",

@@ -23,7 +23,6 @@ from conceptloader.format.read.values import decode_all
 from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.ingest.annotate import join as joining
-from conceptloader.ingest.annotate import reading
 from conceptloader.ingest.annotate.annotate import annotate
 from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.database import database, load
@@ -100,7 +99,6 @@ def test_every_token_gets_its_record(corpus: list[list[list[int]]], data: st.Dat
                  "spans": [{k: row[k] for k in ("start", "end", "concepts")}]} for row in rows]  # fmt: skip
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         folder = Path(directory)
-        patch.setattr(reading, "_BATCH_BYTES", data.draw(st.sampled_from([1, 500, 1 << 20])))
         patch.setattr(joining, "_IDS", data.draw(st.integers(1, 5)))
         patch.setattr(ids, "_READ", data.draw(st.integers(1, 5)))
         patch.setattr(bulk, "_HOLE_BYTES", data.draw(st.integers(0, 24)))
@@ -198,24 +196,17 @@ def test_overlaps(tmp_path: Path) -> None:
 BAD: list[tuple[Rows, int, str]] = [
     ([{"id": "d0", "concepts": [1]}, {"id": "dx", "concepts": [1]}], 2, "id 'dx'"),
     ([{"document": 4, "concepts": [1]}], 1, "document 4"),
-    ([{"document": -1, "concepts": [1]}], 1, "-1"),
-    ([{"document": 10**30, "concepts": [1]}], 1, "1000"),
     ([{"document": 0, "id": "d0", "concepts": [1]}], 1, "id 'd0' and document 0"),
-    ([{"concepts": [1]}], 1, "id None and document None"),
     ([{"id": "twice", "concepts": [1]}], 1, "id 'twice', which several documents have"),
     # As many as documents: all ids are read.
     ([*[{"id": "d0", "concepts": [1]}] * 4, {"id": "dx", "concepts": [1]}], 5, "id 'dx'"),
     ([*[{"id": "d1", "concepts": [1]}] * 4, {"id": "twice", "concepts": [1]}], 5, "id 'twice', which several"),
     ([{"id": "d0", "concepts": [1]}, {"document": 4, "concepts": [1]}], 2, "document 4"),
     ([{"id": "d0", "start": 1, "end": 4, "concepts": [1]}], 1, "[1, 4)"),
-    ([{"id": "d0", "start": 2, "end": 2, "concepts": [1]}], 1, "[2, 2)"),
-    ([{"id": "d0", "start": -1, "end": 2, "concepts": [1]}], 1, "[-1, 2)"),
     ([{"id": "d0", "start": 0, "concepts": [1]}], 1, "[0, None)"),
-    ([{"id": "d0", "spans": [{"start": 0, "end": 1}]}], 1, "{'start': 0, 'end': 1}"),
-    ([{"id": "d0", "spans": [3]}], 1, "3"),
     ([{"id": "d0", "spans": {}, "concepts": [1]}], 1, "spans together with"),
     ([{"id": "d0", "concepts": ["x"]}], 1, "unknown concept 'x'"),
-    ([{"id": "d0", "concepts": 3}], 1, "3"),
+    ([{"id": "d0", "concepts": 3}], 1, "type int64"),
     ([{"id": "d0"}], 1, "no 'concepts'"),
     ([{"id": "d0", "concepts": [1], "score": 2}], 1, "column 'score'"),
     ([], 0, "no annotation"),

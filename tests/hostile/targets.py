@@ -242,7 +242,7 @@ def made_inputs(template: Template) -> dict[str, list[bytes]]:
     lines = "".join(json.dumps(row) + "\n" for row in rows * 3).encode()
     table = io.BytesIO()
     pyarrow.parquet.write_table(pa.Table.from_pylist(rows * 3), table)
-    places = [{"document": d, "start": 0, "end": 1, "concepts": ["a", 1]} for d in range(3)]
+    places = [{"document": d, "start": 0, "end": 1, "concepts": ["a", "b"]} for d in range(3)]
     seal = {
         "format": "conceptstream-checksums",
         "version": 1,

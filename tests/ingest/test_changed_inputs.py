@@ -12,7 +12,7 @@ import pytest
 
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.annotate import reading
+from conceptloader.ingest.annotate import rows
 from conceptloader.ingest.annotate.annotate import annotate
 from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.build.builder import IngestOptions, Summary, build_dataset
@@ -138,14 +138,14 @@ def test_while_annotations_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write(source)
     build(source, tmp_path / "ds")
     notes.write_text("".join(f'{{"document": {i}, "start": 0, "end": 1, "concepts": [1]}}\n' for i in range(100)))
-    real = reading.read_blocks
+    real = rows.read_blocks
 
     def changing(*arguments: Any) -> Any:
         for block in real(*arguments):
             truncate(notes)
             yield block
 
-    monkeypatch.setattr(reading, "read_blocks", changing)
+    monkeypatch.setattr(rows, "read_blocks", changing)
     with pytest.raises(InputError, match=rf"{notes}: found it changed while it was read"):
         annotate(tmp_path / "ds", [notes], tmp_path / "out", AnnotateOptions(track="new"))
     assert not (tmp_path / "out").exists()

@@ -159,7 +159,9 @@ class NumpyCodec:
 
     def encode(self, value: Any) -> bytes:
         array = np.asarray(value)
-        if array.ndim != 1 or (len(array) and not np.can_cast(array.dtype, self.dtype, "same_kind")):
+        whole = array.dtype.kind in "iu"
+        fits = np.can_cast(array.dtype, self.dtype, "same_kind") or (whole and self.dtype.kind == "u")
+        if array.ndim != 1 or (len(array) and not fits):
             raise InputError(
                 "numpy record",
                 f"{array.dtype} of shape {array.shape}",
@@ -168,7 +170,6 @@ class NumpyCodec:
             )
         with np.errstate(over="ignore"):
             cast = array.astype(self.dtype)
-        whole = array.dtype.kind in "iu"
         if cast.tolist() != array.tolist() if whole else (np.isinf(cast) > np.isinf(array)).any():
             raise InputError(
                 "numpy record",

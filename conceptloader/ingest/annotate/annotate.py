@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from tempfile import TemporaryDirectory
 
-from conceptloader.base.checks import as_count
 from conceptloader.base.terminal import counted
 from conceptloader.errors import ConfigError, InputError, ReadError
 from conceptloader.format.read.files import Files, load_manifest
@@ -24,9 +23,9 @@ from conceptloader.format.write.ladder import with_border_windows
 from conceptloader.ingest.align.spans import level_names
 from conceptloader.ingest.annotate.join import Annotations
 from conceptloader.ingest.annotate.options import AnnotateOptions
-from conceptloader.ingest.annotate.placing import Placing
-from conceptloader.ingest.annotate.reading import OnBad, Rows
-from conceptloader.ingest.annotate.write import KINDS, NewTrack
+from conceptloader.ingest.annotate.place import Placer
+from conceptloader.ingest.annotate.rows import OnBad, Rows
+from conceptloader.ingest.annotate.write import KINDS, NewTrack, write_tracks
 from conceptloader.ingest.build.unaligned import Losses
 from conceptloader.ingest.database import database
 from conceptloader.ingest.records.detect import labels_of
@@ -41,7 +40,6 @@ def annotate(
     options: AnnotateOptions,
     roots: Sequence[str | os.PathLike[str]] | None = None,
     on_bad: OnBad | None = None,
-    workers: int = 1,
 ) -> Manifest:
     """Make the dataset `out`: the tokens and tracks of `dataset` where they are, and a new track from `inputs`.
 
@@ -55,9 +53,6 @@ def annotate(
         roots: See `open_dataset`.
         on_bad: Called with (file, place, problem) for rows that cannot be read, which are then skipped. A failure
             leaves no files. What was done is in the manifest: `extra["annotated"][track]`.
-        workers: Processes that read the files of a large input, one each, and that place its annotations, each in some
-            of the shards. The result is the same for any number. A custom codec has to be registered in each, by
-            a module that is imported; above 1, a script needs the usual `if __name__ == "__main__":`.
 
     Returns:
         The manifest of the new dataset.
@@ -69,7 +64,6 @@ def annotate(
         FormatError: A file is corrupt or not as its manifest says.
         ReadError: A file cannot be read.
     """
-    as_count(workers, "workers")
     sources = find_sources(inputs)
     options = _with_labels(options, sources)
     track = options.check()
@@ -98,15 +92,15 @@ def annotate(
                 "a document table",
                 "annotations belong to documents: run `conceptloader build` or `adopt` with documents",
             )
-        rows = Rows(sources, options, on_bad, workers=workers)
-        annotations = Annotations(opened, working, rows.batches(working))
-        _check_found(annotations, sources, rows.unseen)
-        placing = Placing(ds, sources, options, annotations.offsets)
-        tables = placing.checked(annotations.join(ds, sources))
+        rows = Rows(sources, options, on_bad)
+        annotations = Annotations(opened, working, rows.tables(), ds, sources)
+        _check_found(annotations.count, sources, rows.unseen)
+        placer = Placer(ds, sources, options, annotations)
+        items = annotations.join()
         written = {name: NewTrack(name, track, len(manifest.shards)) for name in names}
-        for one in placing.write(tables, annotations.count, working, workers, roots):
+        for one in write_tracks(working, track, manifest, placer.place(items)):
             written[one.track].add(one)
-        placing.losses.check(options.max_unaligned_spans, str(sources[0].path), "nothing was written")
+        placer.losses.check(options.max_unaligned_spans, str(sources[0].path), "nothing was written")
         vocabulary = None
         if options.vocabulary is not None:
             vocabulary, described = describe_vocabulary(
@@ -118,8 +112,8 @@ def annotate(
         manifest = _assemble(ds, os.path.abspath(out), written, options, vocabulary)
         done = {
             **options.to_json(),
-            "unit": placing.unit,
-            "loss": placing.losses.to_json().get(options.track),
+            "unit": placer.unit,
+            "loss": placer.losses.to_json().get(options.track),
             **({"bad_rows": rows.bad} if rows.bad else {}),
         }
         annotated = {**manifest.extra.get("annotated", {}), options.track: done}
@@ -143,12 +137,12 @@ def try_annotations(
     ):
         options = _with_labels(options, sources)
         first = Rows(sources, options, on_bad, rows)
-        annotations = Annotations(opened, working, first.batches(working))
-        _check_found(annotations, sources, first.unseen)
-        placing = Placing(ds, sources, options, annotations.offsets)
-        for _ in placing.place(placing.checked(annotations.join(ds, sources))):
+        annotations = Annotations(opened, working, first.tables(), ds, sources)
+        _check_found(annotations.count, sources, first.unseen)
+        placer = Placer(ds, sources, options, annotations)
+        for _ in placer.place(annotations.join()):
             pass
-    return placing.losses
+    return placer.losses
 
 
 def _with_labels(options: AnnotateOptions, sources: Sequence[Source]) -> AnnotateOptions:
@@ -159,15 +153,15 @@ def _with_labels(options: AnnotateOptions, sources: Sequence[Source]) -> Annotat
     return replace(options, vocabulary=labels_of(sources, spans, field) or labels_of(sources, None, field))
 
 
-def _check_found(annotations: Annotations, sources: Sequence[Source], unseen: Collection[str]) -> None:
-    if annotations.count and unseen:
+def _check_found(count: int, sources: Sequence[Source], unseen: Collection[str]) -> None:
+    if count and unseen:
         raise InputError(
             sources[0].path,
             f"no column {min(unseen)!r} in any row of {counted(len(sources), 'file')}",
             "each column that is named",
             "correct its name (--column)",
         )
-    if not annotations.count:
+    if not count:
         raise InputError(
             sources[0].path,
             f"no annotation in {counted(len(sources), 'file')}",

@@ -1,10 +1,9 @@
 """Where annotations lie in a shard: documents looked up, characters turned into tokens, overlaps resolved."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,47 +15,58 @@ from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.tools.concat import SOME_BOS
 from conceptloader.format.write.track import BulkSpans
-from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import place_spans
 from conceptloader.ingest.align.units import UNITS, lengths_in
-from conceptloader.ingest.annotate.join import Items
-from conceptloader.ingest.annotate.rows import WHOLE, digest
-from conceptloader.ingest.annotate.text import Read, read_texts
+from conceptloader.ingest.annotate.join import Annotations, Items
+from conceptloader.ingest.annotate.options import AnnotateOptions
+from conceptloader.ingest.annotate.rows import WHOLE
+from conceptloader.ingest.annotate.text import Read, known_text, read_texts
 from conceptloader.ingest.build.unaligned import Losses
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.inputs import Source
 from conceptloader.ingest.records.tokenizer import TextTokenizer, kept_tokenizer
+from conceptloader.ingest.records.vocabulary import Concepts
 
 _TOKENS = 1 << 18  # of documents that are decoded and encoded together
 
 
-@dataclass(frozen=True, kw_only=True)
 class Placer:
-    """concepts: type of the concepts in records, whose union may be taken; None for other codecs.
+    """Places annotations in `ds`.
 
-    texts: what gives the text of documents, if offsets are in characters. losses: of what was placed so far.
+    unit: what their offsets count, None without any. losses: of what was placed so far.
     """
 
-    ds: Ranges
-    track: str
-    sources: Sequence[Source]
-    concepts: "np.dtype[Any] | None"
-    rules: SpanAlignment
-    texts: TextTokenizer | None
-    losses: Losses = field(default_factory=Losses)
+    def __init__(
+        self, ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, annotations: Annotations
+    ) -> None:
+        track, given = options.check(), options.span_unit or ds.manifest.extra.get("ingest", {}).get("span_unit")
+        self.ds, self.sources, self.track, self.losses = ds, sources, options.track, Losses()
+        self._row_name, offsets = annotations.where, annotations.offsets
+        self.concepts = Concepts(track).dtype if track.codec == "concepts" else None  # whose union may be taken
+        self.texts = known_text(ds, options.tokenizer, given) if offsets and given != "token" else None
+        self.rules = replace(options.rules, span_unit=given)
+        self._sure = self.texts is None or given is not None or options.tokenizer is not None
+        self.unit = UNITS[(given or "character") if self.texts else "token"].plural if offsets else None
 
-    def place(self, items: Items) -> Iterator[tuple[int, dict[str, BulkSpans]]]:
-        """(shard, spans by track) in tokens of the shard, for items sorted by document. Raises: InputError."""
-        for shard, part in self.by_shard(items.document):
-            for some in self._portions(shard, items[part]):
-                yield shard, self._place_shard(shard, some)
+    def place(self, some: Iterable[Items]) -> Iterator[tuple[int, dict[str, BulkSpans]]]:
+        """(shard, spans by track) in tokens of the shard, for items sorted by document.
 
-    def check_unit(self, items: Items) -> None:
+        The first with offsets show their unit, if nobody states it. Raises: InputError, ConfigError.
+        """
+        for items in some:
+            if not self._sure and (items.stop != WHOLE).any():
+                self._check_unit(items)
+                self._sure = True
+            for shard, part in self._by_shard(items.document):
+                for few in self._portions(shard, items[part]):
+                    yield shard, self._place_shard(shard, few)
+
+    def _check_unit(self, items: Items) -> None:
         """Offsets in characters could not have been meant as offsets in tokens.
 
         Holds if one of `items` ends after the tokens of its document. Raises: ConfigError.
         """
-        for shard, part in self.by_shard(items.document):
+        for shard, part in self._by_shard(items.document):
             documents, row = np.unique(items.document[part], return_inverse=True)
             first, stop = self._ranges(shard, documents - self.ds.first_documents[shard])
             end = items.stop[part]
@@ -70,7 +80,7 @@ class Placer:
             "say which: --span-unit character, as in build, or --span-unit token",
         )
 
-    def by_shard(self, documents: Ints) -> Iterator[tuple[int, slice]]:
+    def _by_shard(self, documents: Ints) -> Iterator[tuple[int, slice]]:
         """(shard, where its documents are) for sorted ones."""
         shard_of = np.searchsorted(self.ds.manifest.shards.first_documents, documents, "right") - 1
         borders = [0, *(np.flatnonzero(np.diff(shard_of)) + 1).tolist(), len(documents)]
@@ -108,7 +118,6 @@ class Placer:
             more += mark is not None
             first = first + more
             read = read_texts(self.ds, self.texts, documents, shard, first, stop)
-        self._check_contents(items, row, read, first + self.ds.shard_starts[shard])
         spans = self._raw(items, row, read)
         batch = RowBatch(ids=[], texts=read.texts, tokens=None, spans={self.track: spans})
         try:
@@ -116,7 +125,7 @@ class Placer:
             decode = None if known is None else partial(self._decode, known, read, first + self.ds.shard_starts[shard])
             placed, lost = place_spans(batch, read.offsets, read.places, read.eos, self.rules, decode)
         except BadRow as error:
-            where = self.where(items, int(np.argmax(row == error.row)))
+            where = self._where(items, int(np.argmax(row == error.row)))
             raise InputError.saying(where, error.problem) from error
         self.losses.note(batch, lost, lambda at: f"document {documents[at]}", self.rules.span_unit)
         offsets = read.offsets + offsets_of(read.eos)
@@ -134,29 +143,11 @@ class Placer:
         cut = cut & (items.stop == WHOLE)
         if cut.any():
             raise InputError(
-                self.where(items, int(np.argmax(cut))),
+                self._where(items, int(np.argmax(cut))),
                 "an annotation of the whole document, its bos included, which other spans divide",
                 "one of the whole document alone, where overlaps become unions",
                 "pass --overlap levels, or annotate twice, with another --track for whole documents",
             )
-
-    def _check_contents(self, items: Items, row: Ints, read: Read, first: Ints) -> None:
-        """Rows that say what their document holds mean this one. first: token of the dataset that each begins with."""
-        given = np.flatnonzero(items.content)
-        rows, at = np.unique(row[given], return_index=True)
-        for i, item in zip(rows.tolist(), given[at].tolist(), strict=True):
-            if read.texts is None:  # the eos need not have been given
-                tokens = self.ds.tokens(int(first[i]), int(first[i] + np.diff(read.offsets)[i]))
-                known = {digest(tokens), digest(tokens[:-1])}
-            else:
-                known = {digest(read.texts[i])}
-            if int(items.content[item]) not in known:
-                raise InputError(
-                    self.where(items, item),
-                    f"another text, or other tokens, than the document has in {self.ds.path}",
-                    "the same",
-                    "run `conceptloader annotate` on the dataset that was built from these documents",
-                )
 
     @cached_property
     def _kept(self) -> TextTokenizer | None:
@@ -178,7 +169,7 @@ class Placer:
         if outside.any() and items.own is None:
             i = int(np.argmax(outside))
             raise InputError(
-                self.where(items, i),
+                self._where(items, i),
                 f"[{items.start[i]}, {end[i]})",
                 f"offsets within the {lengths[row[i]]} {UNITS['token' if texts is None else unit].plural} "
                 "of the document",
@@ -199,9 +190,9 @@ class Placer:
             data, record_offsets = chosen.values.tobytes(), chosen.offsets
         return BulkSpans(spans.start + shift, spans.end + shift, spans.record, data, record_offsets)
 
-    def where(self, items: Items, i: int) -> str:
+    def _where(self, items: Items, i: int) -> str:
         """File, line and document of an item."""
-        return f"{self.sources[items.source[i]].row_name(items.row[i])}: document {items.document[i]}"
+        return f"{self._row_name(int(items.nth[i]))}: document {items.document[i]}"
 
     def _ranges(self, shard: int, ordinals: Ints) -> tuple[Ints, Ints]:
         """First tokens and ends, in the shard, of documents in ascending order."""

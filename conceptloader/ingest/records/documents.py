@@ -34,7 +34,7 @@ class Documents:
         if self.texts is not None and columns.text is not None:
             self.texts.append(check_text(record[columns.text], columns.text))
         for name, records in self.numbers.items():
-            records.append(_number(record.get(name), name, self._codecs[name]))
+            records.append(number(record.get(name), name, self._codecs[name]))
         if self.metadata is not None:
             self.metadata.append(self._packer.encode(_metadata(record, columns)))
 
@@ -92,7 +92,7 @@ def check_own(value: Any, field: str) -> str | None:
     return None if value is None else check_text(value, field)
 
 
-def _number(value: Any, column: str, codec: NumpyCodec) -> bytes | None:
+def number(value: Any, column: str, codec: NumpyCodec) -> bytes | None:
     """A record of one number; None where there is none. Raises: ValueError."""
     if value is None:
         return None

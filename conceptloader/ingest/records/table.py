@@ -400,6 +400,10 @@ def _concept_ids(values: Any, name: str, concepts: Concepts, rows: Ints) -> NDAr
         return np.empty(0, np.uint32)
     if not (is_text(values.type) or pa.types.is_integer(values.type) or pa.types.is_dictionary(values.type)):
         raise BadRow(-1, f"column {name!r}: found concepts of type {values.type}, expected {_SPAN_TYPE}; {_OTHER}")
+    if pa.types.is_integer(values.type):
+        given: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+        if not ((given < 0) | (given >= concepts.limit)).any():
+            return given.astype(np.uint32)
     coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     table = []
     for i, value in enumerate(objects_of(coded.dictionary, f"{name}.concepts")):

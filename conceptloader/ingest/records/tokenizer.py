@@ -113,7 +113,10 @@ class FileTokenizer:
         self.guessed = ""
         self._sizes: NDArray[np.int64] | None = None  # by id, bytes of the text, if tokens are pieces of it as it is
         if _cuts_bytes(definition):
-            added = {i: len(token.content.encode()) for i, token in self._tokenizer.get_added_tokens_decoder().items()}
+            added = {  # 0: of one that may take whitespace, too
+                i: 0 if token.lstrip or token.rstrip else len(token.content.encode())
+                for i, token in self._tokenizer.get_added_tokens_decoder().items()
+            }
             self._sizes = np.zeros(self.vocab_size, np.int64)
             self._sizes[list(vocabulary.values())] = [added.get(i, len(name)) for name, i in vocabulary.items()]
         bytes_ = {vocabulary[name]: value for value in range(256) if (name := f"<0x{value:02X}>") in vocabulary}
@@ -153,14 +156,14 @@ class FileTokenizer:
         found = np.zeros((offsets[-1], 2), np.int64)
         for i in np.flatnonzero(places).tolist():
             part = slice(offsets[i], offsets[i + 1])
-            if not self._place(values[part], texts[i], found[part]):
+            if not self.place(values[part], texts[i], found[part]):
                 one = fast.compare(texts[i], each[i]) if isinstance(fast, Fast) else encoded[i]
                 found[part] = np.fromiter(chain.from_iterable(one.offsets), np.int64, 2 * len(one)).reshape(-1, 2)
                 if self._byte_of is not None:
                     spread_bytes(self._byte_of[values[part]], found[part])
         return Ragged(values, offsets), found
 
-    def _place(self, ids: NDArray[np.uint32], text: str, places: Ints) -> bool:
+    def place(self, ids: NDArray[Any], text: str, places: Ints) -> bool:
         """Fill in the places of byte-level tokens by their sizes, many times faster than to ask for them.
 
         Returns: whether the tokens are pieces of the text, which they are not if one of them swallows whitespace.

@@ -1,0 +1,230 @@
+"""Random odd rows of JSONL and Parquet: which tokens get which record, against a reader in plain Python."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import conceptloader as cl
+from conceptloader.errors import InputError, ReadError
+from tests.annotate.test_annotate import build
+from tests.cli.test_strangers import small_disk
+from tests.raises import raises
+
+DOCUMENTS, LENGTH, NAMES = 4, 3, ["a", "b"]
+KINDS: dict[str, dict[str, Any]] = {
+    "ids": {},
+    "names": {"vocabulary": NAMES},
+    "scores": {"parameters": {"scores": "f4"}},
+    "labels": {"vocabulary": NAMES, "columns": {"concepts": "label"}},
+    "numbers": {"codec": "numpy", "parameters": {"dtype": "f2"}},
+    "integers": {"codec": "numpy", "parameters": {"dtype": "u1"}},
+    "objects": {"codec": "json"},
+}
+ODD = st.sampled_from([None, True, 1.0, 1.5, -1, 1 << 64, "x", "\ud800", [], {}, [[0]], [None]])
+
+
+@st.composite
+def annotation(draw: st.DrawFn, kind: str) -> dict[str, Any]:
+    start = draw(st.integers(0, LENGTH - 1))
+    found: dict[str, Any] = {"start": start, "end": draw(st.integers(start + 1, LENGTH))}
+    pool = NAMES if kind in ("names", "labels") else [0, 7]
+    if kind == "labels" and draw(st.booleans()):
+        found["concepts"] = draw(st.sampled_from(pool))
+    elif kind in ("numbers", "integers"):
+        found["value"] = draw(st.sampled_from([0.5, 2, [0.25], [], math.pi] if kind == "numbers" else [0, 200, [3, 4]]))
+    elif kind == "objects":
+        found["value"] = draw(st.sampled_from([{"a": 1}, [1, "x"], 3, None, {"b": [None]}]))
+    else:
+        found["concepts"] = draw(st.lists(st.sampled_from(pool), max_size=2))
+    if kind == "scores":
+        found["scores"] = [draw(st.sampled_from([0.5, 1, -2.0])) for _ in found["concepts"]]
+    return found
+
+
+@st.composite
+def row(draw: st.DrawFn, kind: str) -> dict[str, Any]:
+    number = draw(st.integers(0, DOCUMENTS - 1))
+    found: dict[str, Any] = {"id": f"d{number}"} if draw(st.booleans()) else {"document": number}
+    form = draw(st.sampled_from(["spans", "span", "whole"]))
+    if form == "spans":
+        found["spans"] = draw(st.lists(annotation(kind), max_size=2))
+    else:
+        found |= draw(annotation(kind))
+        if form == "whole":
+            del found["start"], found["end"]
+    if draw(st.integers(0, 3)) == 0:  # one thing is wrong, or odd
+        part = draw(st.sampled_from([found, *found["spans"]])) if found.get("spans") else found
+        name = draw(st.sampled_from([*part, "id", "document", "start", "note"]))
+        if draw(st.integers(0, 2)) and name != "note":
+            part.pop(name, None)
+        else:
+            part[name] = draw(ODD)
+    if kind == "labels":
+        names = {"concepts": "label"}
+        found = {names.get(name, name): value for name, value in found.items()}
+        if type(found.get("spans")) is list:
+            found["spans"] = [{names.get(name, name): value for name, value in one.items()} for one in found["spans"]]
+    return found
+
+
+class Wrong(Exception):
+    """A row that cannot be read."""
+
+
+def read(kind: str, row: dict[str, Any]) -> list[tuple[int, int, int, Any]]:
+    """(document, start, end, record) of what a row annotates. Raises: Wrong."""
+    theirs = {"concepts": "label"} if kind == "labels" else {}
+    value = "value" if kind in ("numbers", "integers", "objects") else "concepts"
+    fields = {"start", "end", value, *(["scores"] if kind == "scores" else [])}
+
+    def ours(given: Any, known: set[str]) -> dict[str, Any]:
+        if type(given) is not dict or theirs.keys() & given.keys():
+            raise Wrong
+        found = {next((name for name, one in theirs.items() if one == key), key): given[key] for key in given}
+        if found.keys() - known:
+            raise Wrong
+        return found
+
+    def number(one: Any) -> Any:
+        if type(one) is not int and (kind == "integers" or type(one) is not float):
+            raise Wrong
+        if kind == "integers" and not 0 <= one < 256:
+            raise Wrong
+        if kind == "numbers" and (not abs(one) < 65520 or (type(one) is int and float(np.float16(one)) != one)):
+            raise Wrong
+        return one if kind == "integers" else float(np.float16(one))
+
+    def record(span: dict[str, Any], whole: bool) -> Any:
+        given = span.get(value)
+        if kind == "objects":
+            if value not in span:
+                raise Wrong
+            return given
+        if kind in ("numbers", "integers"):
+            if given is None and whole:
+                return Wrong  # no number, and no annotation
+            return [number(one) for one in given] if type(given) is list else [number(given)]
+        given = [given] if kind == "labels" and type(given) in (str, int) else given
+        scores = span.get("scores") or []
+        if type(given) is not list or len({*map(type, given)}) > 1 or type(scores) is not list:
+            raise Wrong
+        names = NAMES if kind in ("names", "labels") else []
+        ids = [names.index(one) if one in names and type(one) is str else one for one in given]
+        if any(type(one) is not int or not 0 <= one < (len(names) or 1 << 32) for one in ids):
+            raise Wrong
+        if kind != "scores":
+            return ids
+        if len(scores) != len(ids) or not {*map(type, scores)} <= {int, float}:
+            raise Wrong
+        return [ids, scores]
+
+    def annotated(span: dict[str, Any], is_row: bool) -> tuple[int, int, Any]:
+        start, end = span.get("start"), span.get("end")
+        whole = is_row and start is None and end is None
+        if not whole and not (type(start) is type(end) is int and 0 <= start < end < 1 << 32):
+            raise Wrong
+        return (0, LENGTH, record(span, True)) if whole else (start, end, record(span, False))
+
+    row = ours(row, {"id", "document", "spans", *fields})
+    name, document, spans = row.get("id"), row.get("document"), row.get("spans")
+    name = str(name) if type(name) is int else name
+    if (name in (None, "")) == (document is None) or type(name) not in (str, type(None)) or name == "\ud800":
+        raise Wrong
+    if document is None:
+        document = int(name[1:]) if name[0] == "d" else -1
+    elif type(document) is not int or not 0 <= document < 1 << 63:
+        raise Wrong
+    if spans is None:
+        found = [annotated(row, True)]
+    elif type(spans) is not list or any(row.get(field) is not None for field in fields):
+        raise Wrong
+    else:
+        found = [annotated(ours(span, fields), False) for span in spans]
+    return [(document, *one) for one in found if one[2] is not Wrong]
+
+
+@settings(max_examples=120)
+@given(st.data(), st.sampled_from([*KINDS]), st.booleans())
+def test_annotations_are_what_a_plain_reader_finds(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, kind: str, parquet: bool
+) -> None:
+    rows = data.draw(st.lists(row(kind), min_size=1, max_size=6))
+    folder = tmp_path_factory.mktemp("rows")
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    if parquet:
+        names = {name: None for one in rows for name in one}
+        try:
+            table = pa.Table.from_pylist([{**names, **one} for one in rows])
+            pq.write_table(table, folder / "rows.parquet", row_group_size=4)
+            path = folder / "rows.parquet"
+            rows = table.to_pylist()  # nulls where there was nothing
+        except (pa.ArrowException, ValueError, TypeError, OverflowError):
+            pass
+    wrong, unknown, held = set[int](), False, [list[str]() for _ in range(DOCUMENTS * LENGTH)]
+    for i, one in enumerate(rows):
+        try:
+            for document, start, end, record in read(kind, one):
+                unknown |= not 0 <= document < DOCUMENTS or end > LENGTH
+                for k in range(start, min(end, LENGTH)) if not unknown else ():
+                    held[document * LENGTH + k].append(json.dumps(record))
+        except Wrong:
+            wrong.add(i + (path.suffix == ".jsonl"))
+    if unknown or not any(held):
+        return
+    ds = build(folder / "ds", [[[1, 2, 3]] * DOCUMENTS])
+    options = cl.AnnotateOptions(track="t", span_unit="token", overlap="levels", levels=16, **KINDS[kind])
+    bad: set[int] = set()
+    cl.annotate(ds, [path], folder / "out", options, on_bad=lambda _, place, __: bad.add(int(place.split()[-1])))
+    assert bad == wrong
+    with cl.open_dataset(folder / "out") as made:
+        found = [list[str]() for _ in held]
+        for track in made.tracks:
+            spans = made.spans(track, 0, made.num_tokens)
+            records = [one.tolist() if isinstance(one, np.ndarray) else one for one in spans.decode()]
+            if kind == "scores":
+                cuts = spans.offsets[1:-1]
+                records = [[a, b.tolist()] for a, b in zip(records, np.split(spans.scores, cuts), strict=False)]
+            for start, end, record in zip(spans.start.tolist(), spans.end.tolist(), records, strict=True):
+                for k in range(start, end):
+                    found[k].append(json.dumps(record))
+    if kind == "scores":  # 1 and 1.0
+        held = [[json.dumps([a, [float(x) for x in b]]) for a, b in map(json.loads, one)] for one in held]
+    assert [sorted(one) for one in found] == [sorted(one) for one in held]
+
+
+def test_texts_that_are_not_utf_8_are_named(tmp_path: Path) -> None:
+    broken = {"id": pa.array([b"d0", b"\xff"]).view("string"), "start": [0, 2], "end": [1, 3], "concepts": [[1], [2]]}
+    pq.write_table(pa.table(broken), tmp_path / "rows.parquet")
+    ds = build(tmp_path / "ds", [[[1, 2, 3]]])
+    with raises(InputError, "rows.parquet: row 1", "Invalid UTF8"):
+        cl.annotate(ds, [tmp_path / "rows.parquet"], tmp_path / "out", cl.AnnotateOptions(track="c"))
+
+
+def test_an_error_of_the_list_of_bad_rows_is_its_own(tmp_path: Path) -> None:
+    def full(*_: str) -> None:
+        raise OSError(28, "no room for the list")
+
+    ds = build(tmp_path / "ds", [[[1, 2, 3]]])
+    (tmp_path / "rows.jsonl").write_text('{"document": 0, "concepts": [1]}\n{broken\n')
+    with pytest.raises(OSError, match="no room for the list") as caught:
+        cl.annotate(ds, [tmp_path / "rows.jsonl"], tmp_path / "out", cl.AnnotateOptions(track="c"), on_bad=full)
+    assert caught.type is OSError
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    ds = build(tmp_path / "ds", [[[1, 2, 3]] * 200])
+    rows = "".join(json.dumps({"id": f"d{k}", "concepts": [1]}) + "\n" for k in range(200))
+    (tmp_path / "rows.jsonl").write_text(rows)
+    with small_disk(2_000), raises(ReadError, "out", "cannot be written: "):
+        cl.annotate(ds, [tmp_path / "rows.jsonl"], tmp_path / "out", cl.AnnotateOptions(track="c"))
+    assert not (tmp_path / "out").exists()

@@ -62,7 +62,7 @@ class Found:
     def ask(self, name: str, kind: str, aligned: bool = False) -> None:
         """A column that nothing is known of, or a field of spans."""
         self.asked["ignore-column"].append(name)
-        if kind in ("text", "number", "object") and "." not in name:
+        if kind in ("text", "number", "flag", "object") and "." not in name:
             self.asked["metadata-column"].append(name)
         if kind == "number" and not name_problem(name):
             self.asked["number"].append(name)
@@ -158,7 +158,7 @@ def _values(inputs: Sequence[str]) -> tuple[list[Source], int, dict[str, list[An
 
 
 def _kind(values: Sequence[Any]) -> str:
-    """text, number, object, integers, numbers or objects (lists of them), other, or none."""
+    """text, number, flag, object, integers, numbers or objects (lists of them), other, or none."""
     kinds = {_kind_of(value) for value in values} - {""}
     if kinds == {"integers", "numbers"}:
         return "numbers"
@@ -170,7 +170,7 @@ def _kind_of(value: Any) -> str:
         kinds = {_kind_of(one) for one in value if one is not None}
         integers = all(type(one) is int for one in value)
         return "" if not kinds else "integers" if integers else f"{kinds.pop()}s" if len(kinds) == 1 else "other"
-    return {str: "text", int: "number", float: "number", bool: "number", dict: "object"}.get(type(value), "other")
+    return {str: "text", int: "number", float: "number", bool: "flag", dict: "object"}.get(type(value), "other")
 
 
 def _first(names: Sequence[str], columns: Mapping[str, str]) -> str | None:

@@ -111,6 +111,7 @@ UNSURE: dict[str, tuple[dict[str, Any], str]] = {
     "lists": ({"tags": ["a"]}, "tags"),
     "odd": ({"odd": [None, [], {}, 1]}, "odd"),
     "nothing": ({"lang": None}, "lang"),
+    "a flag": ({"number": True}, "number"),
 }
 
 
@@ -120,6 +121,7 @@ def test_what_is_not_sure_is_asked(case: str, tmp_path: Path, capsys: pytest.Cap
     found = init(capsys, write(tmp_path / "in.jsonl", [{"id": str(k), "text": TEXT, **columns} for k in range(2)]))
     assert found["questions"] == [name]
     assert "overlap" not in found["recipe"]
+    assert "#number:" not in Path("build.yaml").read_text()
 
 
 def test_a_text_without_a_usual_name_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,9 +90,6 @@ for key in keys:
     given = {"odm": {}} if key == "mixing" else True
     asked = {section: {word: given}} if section else {word: given}
     refused(lambda: cl.batches({**config, **asked}, micro_batch_size=2), f"{key}:", name)
-if name.endswith("annotate"):
-    code, text = said("init", "data/rows", "rows.jsonl", "--out", "annotate.yaml")
-    assert code == 2 and name in text, text
 if name.endswith(("viewer", "subset")):
     code, text = said("inspect", "data/rows", "--random", "2", "--html", "page.html")
     assert (code == 2 and name in text) == name.endswith("viewer"), text

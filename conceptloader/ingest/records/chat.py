@@ -27,6 +27,7 @@ from conceptloader.ingest.records.table import TableParser, objects_of
 from conceptloader.ingest.records.tokenizer_folder import TokenizerFolder
 
 CHAT_NAMES = "messages", "prompt", "completion", "tools"  # what a conversation consists of
+# The columns that become of these, next to ids, metadata and numbers, as `Columns` has them.
 MADE: dict[str, Any] = {"text": None, "tokens": "tokens", "tracks": {}, "fields": {"loss_mask": "u1"}}
 _ROLES = "system", "developer", "user", "assistant", "tool"
 _MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")

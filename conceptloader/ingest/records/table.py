@@ -310,6 +310,8 @@ def _aligned(column: Any, name: str, tokens: Ragged | None, dtype: "np.dtype[Any
     with np.errstate(all="ignore"):
         stored = numbers.astype(dtype)
     wrong = stored != numbers if dtype.kind in "iu" else np.isinf(stored) & ~np.isinf(numbers)
+    if dtype.kind == "f" and numbers.dtype.kind in "iu":  # float16 has no 2049
+        wrong = stored.astype(numbers.dtype) != numbers
     if wrong.any():
         i = int(np.argmax(wrong))
         problem = f"{name}: found {numbers[i]}, expected a number that {dtype} holds; use another type"

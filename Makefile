@@ -125,7 +125,7 @@ docs: setup $(VENV)/.stamp-docs browser
 # The peers' pins contradict each other: they go in without their dependencies, which are listed apart.
 $(BENCH_VENV)/.stamp: setup.py pyproject.toml benchmarks/requirements.txt benchmarks/requirements-deps.txt
 	test -x $(BENCH_VENV)/bin/python || $(PYTHON) -m venv $(BENCH_VENV)
-	$(BENCH_VENV)/bin/python -m pip install $(PIP_FLAGS) -r benchmarks/requirements-deps.txt -e '.[fast,plot]'
+	$(BENCH_VENV)/bin/python -m pip install $(PIP_FLAGS) -r benchmarks/requirements-deps.txt -e '.[fast]'
 	$(BENCH_VENV)/bin/python -m pip install $(PIP_FLAGS) --no-deps -r benchmarks/requirements.txt
 	touch $@
 

@@ -7,7 +7,7 @@ import numpy as np
 import peers
 import torch
 from data import TOKENS, TOKENS_ONLY, corpus, pointer, raw_library
-from harness import US, Contender, Report, resident_mb
+from harness import US, Contender, Report
 from torch.utils.data import DataLoader, RandomSampler
 
 import conceptloader as cl
@@ -100,8 +100,4 @@ report.race(
     scale=1e6,
     repeats=5,
 )
-ours({}, 200)
-before = resident_mb()
-ours({}, 20_000)
-report.fact("memory after 20,000 more batches", US, resident_mb() - before, "MB growth")
 report.finish()

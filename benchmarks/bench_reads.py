@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import peers
-from data import DOCUMENT, ROOT, TOKENS, TOKENS_ONLY, corpus, drop_from_cache, pointer, raw_library
+from data import DOCUMENT, ROOT, TOKENS, TOKENS_ONLY, corpus, pointer, raw_library
 from harness import US, Contender, Report
 
 import conceptloader as cl
@@ -52,9 +52,8 @@ def raw(function, *arrays: np.ndarray, size: int = SEQ_LEN + 1, batch: int = BAT
 view = ROOT / "bare-view"
 if not view.exists():
     make_subsets(path, view, SubsetOptions(where="document % 10 > 0"))
-whole, bare, full, viewed = reader(**TOKENS_ONLY), reader(position_ids="off"), reader(), reader(str(view))
+whole, full, viewed = reader(**TOKENS_ONLY), reader(), reader(str(view))
 samples = windows.astype(np.uint64)
-dataset = cl.open_dataset(path).windows(SEQ_LEN)
 trove, olmo = peers.datatrove(stream), peers.olmo([stream])
 gpt = peers.megatron(tokens, DOCUMENT, len(windows))
 few = windows[:256].tolist()
@@ -63,10 +62,8 @@ report.race(
     "warm, batches of 16",
     [
         Contender(US, ours(whole), len(windows)),
-        Contender("conceptloader, own labels and mask", ours(bare), len(windows)),
         Contender("conceptloader, default outputs", ours(full), len(windows)),
         Contender("conceptloader, default outputs, a view of 90 % of the documents", ours(viewed), len(windows)),
-        Contender("conceptloader, plain Python path", lambda: [dataset[i] for i in few], len(few)),
         Contender("C: pread", raw(library.raw_pread, buffer, size=2 * (SEQ_LEN + 1)), len(windows)),
         Contender("C: pread, widened", raw(library.raw_pread_widen, out), len(windows)),
         Contender("C: pread, inputs and labels", raw(library.raw_pread_batch, inputs, labels), len(windows)),
@@ -86,23 +83,4 @@ report.race(
     unit="us",
     scale=1e6,
 )
-
-
-def bytes_read() -> int:
-    """Bytes that this process had fetched from storage, as the kernel counts them."""
-    with open("/proc/self/io") as file:
-        return int(dict(line.split(": ") for line in file.read().splitlines())["read_bytes"])
-
-
-drop_from_cache(stream)
-before = bytes_read()
-ours(whole)()
-needed = len(
-    np.unique(np.concatenate([np.arange(o // 4096, (o + 2 * SEQ_LEN + 1) // 4096 + 1) for o in offsets.tolist()]))
-)
-fetched = bytes_read() - before
-report.fact(
-    "cold", "bytes fetched from storage a byte needed", fetched / (2 * (SEQ_LEN + 1) * len(np.unique(windows))), "x"
-)
-report.fact("cold", "pages fetched a page needed", fetched / 4096 / needed, "x")
 report.finish()

@@ -9,7 +9,6 @@ import random
 import shutil
 import sysconfig
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,8 +18,6 @@ from data import ROOT
 from harness import US, Contender, Report
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from conceptloader.ingest.annotate.annotate import annotate
-from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.build import shard
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
 from conceptloader.ingest.records.columns import Columns
@@ -44,26 +41,21 @@ def texts(least: int) -> list[str]:
 
 
 def write_inputs(documents: list[str]) -> None:
-    """`bare`, `spans`: the same with a concept on every tenth word, and `large`: more such text, for workers.
-
-    `annotations`: the spans without their texts.
-    """
+    """`bare`, `spans`: the same with a concept on every tenth word, and `large`: more such text, for workers."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=32_000, special_tokens=[EOS], initial_alphabet=alphabet)
     made.train_from_iterator(documents[:2000], trainer)
-    kinds = {"bare": documents, "spans": documents, "annotations": documents, "large": texts(LARGE)}
+    kinds = {"bare": documents, "spans": documents, "large": texts(LARGE)}
     for name, rows in kinds.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         for k in range(FILES):
             with open(folder / name / f"{k}.jsonl", "w") as file:
                 for number in range(k, len(rows), FILES):
                     row: dict[str, object] = {"id": str(number), "text": rows[number]}
-                    if name in ("spans", "annotations"):
+                    if name == "spans":
                         row["spans"] = words_of(rows[number])
-                    if name == "annotations":
-                        del row["text"]
                     file.write(json.dumps(row) + "\n")
     made.save(str(folder / "tokenizer.json"))
 
@@ -77,7 +69,7 @@ def words_of(text: str) -> list[dict[str, object]]:
     return spans
 
 
-def build(name: str, fast: bool, workers: int = 1, files: str = "", target: Path = target) -> None:
+def build(name: str, fast: bool, workers: int = 1, files: str = "") -> None:
     shutil.rmtree(target, ignore_errors=True)
     os.environ[VARIABLE] = str(int(fast))
     for kept in (shard._tokenizer, shard._with_rule):
@@ -88,13 +80,6 @@ def build(name: str, fast: bool, workers: int = 1, files: str = "", target: Path
         max_unaligned_spans=1.0,
     )  # fmt: skip
     build_dataset(find_sources([folder / name / files]), target, options, workers=workers)
-
-
-def annotated() -> None:
-    """With offsets in characters, which are those of texts decoded from tokens."""
-    out, options = ROOT / "annotated-text", AnnotateOptions(track="concepts", max_unaligned_spans=1.0)
-    shutil.rmtree(out, ignore_errors=True)
-    annotate(ROOT / "text", [folder / "annotations"], out, options)
 
 
 def datatrove() -> None:
@@ -134,30 +119,9 @@ def litdata() -> None:
     )  # fmt: skip
 
 
-def megatron_fast() -> None:
-    """What tools/preprocess_data_fast.py of Megatron-LM does after its imports."""
-    import numpy as np
-    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
-
-    paths = [str(folder / "bare" / f"{k}.jsonl") for k in range(FILES)]
-    quick = gigatoken.Tokenizer.from_json(slow_tokenizer().to_str())
-    found = quick.encode_files(gigatoken.JsonlFileSource(paths, field="text"), parallel=True)
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir()
-    builder = IndexedDatasetBuilder(str(target / "text.bin"), dtype=np.uint16)
-    builder.add_documents(found, eod_token=0)
-    builder.finalize(str(target / "text.idx"))
-
-
-def peers(total: int, first: int) -> list[Contender]:
-    """Those that are installed, the slow ones with one file; Megatron-LM's tool is newer than megatron-core 0.16."""
-    found = [Contender(one.__name__, one, first) for one in (datatrove, litdata) if find_spec(one.__name__)]
-    with suppress(ImportError, AttributeError):
-        from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
-
-        IndexedDatasetBuilder.add_documents  # noqa: B018
-        found.append(Contender("Megatron preprocess_data_fast", megatron_fast, total))
-    return found
+def peers(first: int) -> list[Contender]:
+    """Those that are installed, with one file."""
+    return [Contender(one.__name__, one, first) for one in (datatrove, litdata) if find_spec(one.__name__)]
 
 
 if __name__ == "__main__":  # the workers import this file
@@ -190,7 +154,7 @@ if __name__ == "__main__":  # the workers import this file
         [
             Contender(US, lambda: build("bare", True), total),
             Contender("conceptloader, tokenizers", lambda: build("bare", False, files=FIRST), first),
-            *peers(total, first),
+            *peers(first),
         ],
         unit="ns/character",
         repeats=1,
@@ -201,16 +165,6 @@ if __name__ == "__main__":  # the workers import this file
             Contender(US, lambda: build("large", True), LARGE, wall=True),
             Contender("conceptloader, 2 workers", lambda: build("large", True, 2), LARGE, wall=True),
             Contender("conceptloader, tokenizers, 2 workers", lambda: build("bare", False, 2), total, wall=True),
-        ],
-        unit="ns/character",
-        repeats=3,
-    )
-    build("bare", True, target=ROOT / "text")
-    report.race(
-        "spans of text in files of their own, wall clock",
-        [
-            Contender(US, annotated, total, wall=True),
-            Contender("conceptloader, a build with the spans", lambda: build("spans", True), total, wall=True),
         ],
         unit="ns/character",
         repeats=3,

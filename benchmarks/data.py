@@ -3,7 +3,6 @@
 import ctypes
 import os
 import subprocess
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -25,17 +24,15 @@ TOKENS_ONLY = {
 DOCUMENT, SPAN, CONCEPTS = 700, 700, 5  # tokens a document, tokens a span, concepts a span: 6 spans in 4,096 tokens
 
 
-def corpus(
-    name: str, token_type: str = "u2", tokens: int = TOKENS, span: int = SPAN, encoding: str = "spans", shards: int = 4
-) -> str:
+def corpus(name: str, tokens: int = TOKENS, span: int = SPAN, shards: int = 4) -> str:
     """Path of a dataset of random tokens: documents of 700 tokens, spans of `span` with 5 concepts each."""
     path = ROOT / name
     if (path / "manifest.json").exists():
         return str(path)
     options = cl.writing.BuildOptions(
-        token_type=token_type,
+        token_type="u2",
         tokenizer=cl.writing.Tokenizer(name="random", vocab_size=50_000),
-        tracks={"concepts": cl.writing.TrackOptions(encoding=encoding)} if span else {},
+        tracks={"concepts": cl.writing.TrackOptions()} if span else {},
     )
     build = cl.writing.create_writer(path, options, plan=list(range(shards)))
     rng = np.random.default_rng(0)
@@ -54,39 +51,6 @@ def corpus(
     return str(path)
 
 
-KINDS = {"content": (12_786, 5.68), "tone": (587, 6.90), "document": (31, 1.52), "entity": (3_386, 0.63)}
-
-
-def annotated(tokens: int = 1 << 22) -> str:
-    """Path of a dataset with the statistics of guidelabs/fineweb-atlas, as `conceptloader import` makes them:
-    documents of 6.4 chunks of 107 tokens, four kinds of labels in one track, 3 of 100 chunks not annotated."""
-    path = ROOT / "annotated"
-    if (path / "manifest.json").exists():
-        return str(path)
-    options = cl.writing.BuildOptions(
-        token_type="u4",
-        tokenizer=cl.writing.Tokenizer(name="random", vocab_size=100_000),
-        tracks={"concepts": cl.writing.TrackOptions(parameters={"ids": "u2"})},
-    )
-    build, rng = cl.writing.create_writer(path, options, plan=[0]), np.random.default_rng(0)
-    with build.shard(0) as writer:
-        while writer.tokens < tokens:
-            borders = np.cumsum([0, *(1 + rng.geometric(1 / 106, 1 + rng.poisson(5.42)))])
-            spans = []
-            for start, end in pairwise(borders):
-                first, found = 0, []
-                for size, labels in KINDS.values():  # Zipf-like, each once
-                    ranks = size ** rng.random(4 * rng.poisson(labels) + 1)  # more than are wanted
-                    kept = list(dict.fromkeys(ranks.astype(int).tolist()))[: len(ranks) // 4]
-                    found += sorted(first + rank - 1 for rank in kept)
-                    first += size
-                if rng.random() > 0.032:
-                    spans.append((int(start), int(end), np.array(found, "<u2").tobytes()))
-            writer.add_document(rng.integers(0, 100_000, borders[-1]), spans={"concepts": spans})
-    cl.writing.finalize(path)
-    return str(path)
-
-
 def raw_library() -> ctypes.CDLL:
     """raw.c, compiled for this machine."""
     target = ROOT / "raw.so"
@@ -100,16 +64,6 @@ def raw_library() -> ctypes.CDLL:
 
 def pointer(array: np.ndarray) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
-
-
-def drop_from_cache(path: str) -> None:
-    """Ask the kernel to forget a file's pages, so that the next read comes from the disk."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(fd)
 
 
 def hollow(name: str, shards: int, tokens_per_shard: int) -> str:

@@ -30,7 +30,6 @@ class Result:
     low: float
     high: float
     ratio: float = 0.0  # how many times our time this is; below 1 is faster than us
-    note: str = ""
 
 
 @dataclass

@@ -37,7 +37,7 @@ def parquet() -> None:
 def build(name: str, workers: int) -> None:
     shutil.rmtree(target, ignore_errors=True)
     columns = Columns(text=None, tokens="tokens", tracks={"concepts": "spans"} if name == "spans" else {})
-    options = IngestOptions(columns=columns, tokenizer=None, vocab_size=50_000, append_eos=False, token_type="u2")
+    options = IngestOptions(columns=columns, tokenizer=None, vocab_size=50_000, append_eos=False)
     build_dataset(find_sources([folder / name]), target, options, workers=workers)
 
 

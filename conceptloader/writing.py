@@ -4,13 +4,9 @@ from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
 from conceptloader.format.write.build import create_writer, open_writer
 from conceptloader.format.write.finalize import finalize
-from conceptloader.ingest.align.rules import SpanAlignment
-from conceptloader.ingest.records.columns import Columns
 
 __all__ = [
     "BuildOptions",
-    "Columns",
-    "SpanAlignment",
     "Tokenizer",
     "TrackOptions",
     "create_writer",

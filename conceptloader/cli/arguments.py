@@ -13,7 +13,6 @@ from conceptloader.errors import ConfigError
 T = TypeVar("T")
 Add = Callable[..., Any]  # add_argument of a parser or a group
 
-SPAN_RULES = "align", "eos_span", "overlap", "levels", "max_unaligned_spans", "span_unit"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _END = 1 << 63
 
@@ -67,23 +66,14 @@ _root = kind("a directory that is there, or a URL", str, lambda path: "://" in p
 json_object = kind("a JSON object", json.loads, lambda value: isinstance(value, dict))
 
 
-def by_track(files: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """What `track_file` made of an option that is repeated. Raises: ConfigError for a track that is given twice."""
-    tracks = [track for track, _ in files]
-    for track in tracks:
-        if tracks.count(track) > 1:
-            raise ConfigError(
-                "--vocabulary",
-                f"two files for track {track!r}",
-                "one file for each track",
-                f"pass --vocabulary {track}=FILE once",
-            )
-    return dict(files)
-
-
-def add_choice(add: Add, name: str, words: str, meaning: str) -> None:
-    """Add an option with these words as choices, by default the first."""
-    add(name, choices=words.split(), default=words.split()[0], help=meaning)
+def by_key(name: str, pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """The pairs of an option that is repeated. Raises: ConfigError for a key that is given twice."""
+    keys = [key for key, _ in pairs]
+    for key in keys:
+        if keys.count(key) > 1:
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(flag, f"{key!r} twice", "each name once", f"pass {flag} for {key} once")
+    return dict(pairs)
 
 
 def add_pairs(add: Add, name: str, form: str, meaning: str, example: str = "") -> None:
@@ -180,18 +170,3 @@ def add_out(add: Add) -> None:
 
 def add_max_line_bytes(add: Add) -> None:
     add("--max-line-bytes", type=size, default=size("256M"), metavar="SIZE", help="longest line (default: 256M)")
-
-
-def add_span_rules(add: Add) -> None:
-    """Add the options of `SpanAlignment`."""
-    unit = "of start and end (default: character of text, token of tokens)"
-    add("--span-unit", choices=["character", "utf16", "byte", "token"], help=unit)
-    align = "a token belongs to the span with its first character (default), any, or more than half of its characters"
-    add_choice(add, "--align", "first any majority", align)
-    eos = "the eos token of a document belongs to no span (default), or to the span that ends last"
-    add_choice(add, "--eos-span", "none last", eos)
-    meaning = "share of a track's spans that may contain no token (default: 0.01)"
-    add("--max-unaligned-spans", type=fraction, default=0.01, metavar="FRACTION", help=meaning)
-    overlap = "overlapping spans: error (default), one track per level, or segments with all concepts"
-    add_choice(add, "--overlap", "error levels union", overlap)
-    add("--levels", type=positive, default=3, metavar="N", help="number of tracks for --overlap levels (default: 3)")

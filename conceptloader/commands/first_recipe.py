@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from conceptloader.cli.arguments import by_track
+from conceptloader.cli.arguments import by_key
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.files import load_manifest
@@ -262,7 +262,7 @@ def _listing(kinds: Mapping[str, str]) -> str:
 
 def _vocabularies(arguments: argparse.Namespace, sources: list[Source], found: Found, flat: bool) -> dict[str, str]:
     """Write the names of the concepts of each track, but for those that were given. Returns: the files by track."""
-    files = by_track(arguments.vocabulary)
+    files = by_key("vocabulary", arguments.vocabulary)
     if unknown := sorted(files.keys() - {*found.named}):
         wanted = f"one of {', '.join(found.named) or 'none'}"
         fix = "pass --vocabulary TRACK=FILE with one of these tracks"

@@ -57,8 +57,8 @@ def convert(folder: Path, out: Path, tokenizer: str, workers: int = 1) -> dict[s
     documents, tokens, rows = folder / "fineweb-atlas-documents", Path(f"{out}-tokens"), Path(f"{out}-rows.parquet")
     names = {name for path in sorted(documents.glob("*.parquet")) for name in pq.read_schema(path).names}
     ignored = sorted(names - {"document_text", "doc_int_id"})
-    columns = cl.writing.Columns(text="document_text", id="doc_int_id", tracks={}, ignored=ignored)
-    cl.build(documents, tokens, tokenizer=tokenizer, columns=columns, workers=workers)
+    columns = {"text": "document_text", "id": "doc_int_id"}
+    cl.build(documents, tokens, tokenizer=tokenizer, column=columns, ignore_column=ignored, workers=workers)
     with duckdb.connect(config={"temp_directory": f"{out}-spill"}) as db:
         db.execute(CONCEPTS, {"kinds": list(KINDS), "folder": str(folder)})
         labels = " UNION ALL ".join(LABEL.format(kind) for kind in KINDS)

@@ -13,7 +13,6 @@ from typing import Any
 from datatrove.executor import LocalPipelineExecutor, SlurmPipelineExecutor
 
 from conceptloader.integrations.datatrove_lib import ConceptBuild, ConceptBuildFinish
-from conceptloader.writing import Columns
 
 
 def main() -> None:
@@ -34,8 +33,9 @@ def main() -> None:
 
     options: dict[str, Any] = {
         "tokenizer": arguments.tokenizer,
-        "columns": Columns(tracks={"concepts": "spans"}, metadata_columns=tuple(arguments.metadata)),
-        "vocabularies": {"concepts": arguments.vocabulary} if arguments.vocabulary else None,
+        "column": {"spans": "spans"},
+        "metadata_column": arguments.metadata,
+        "vocabulary": {"concepts": arguments.vocabulary} if arguments.vocabulary else {},
         "shard_input_bytes": arguments.shard_input_bytes,
     }
     build = [ConceptBuild(arguments.corpus, arguments.out, **options)]

@@ -42,7 +42,7 @@ class ConceptBuild(Step):
 class ConceptBuildFinish(ConceptBuild):
     """Completes the dataset: the one step of a pipeline with one task that depends on theirs, with the same arguments.
 
-    It writes the shards that are missing. Raises as they, and InputError for more lost spans than `rules` allow.
+    It writes the shards that are missing. Raises as they, and InputError for more lost spans than the options allow.
     """
 
     name, alone = "Concept build: finish", "finish"

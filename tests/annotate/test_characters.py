@@ -16,7 +16,6 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.annotate import place
 from conceptloader.ingest.annotate.annotate import annotate
 from conceptloader.ingest.annotate.options import AnnotateOptions
-from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.tokenizer import load_tokenizer
 from tests.annotate.test_annotate import owners, write_rows
 from tests.corpora.tokenizers import byte_level
@@ -43,8 +42,7 @@ def folder(built: Path, tmp_path: Path) -> Path:
 
 def build(folder: Path, rows: Rows, name: str = "ds", tokenizer: str = "", **more: Any) -> Path:
     given = {"tokenizer": tokenizer or str(folder / "tokenizer.json"), "max_unaligned_spans": 1, **more}
-    rules = cl.writing.SpanAlignment(max_unaligned_spans=given.pop("max_unaligned_spans"))
-    cl.build(write_rows(folder / f"{name}.jsonl", rows), folder / name, rules=rules, **given)
+    cl.build(write_rows(folder / f"{name}.jsonl", rows), folder / name, **given)
     return folder / name
 
 
@@ -86,8 +84,8 @@ def test_equals_a_build_with_the_spans(
         return
     byte_level().save(str(path / "tokenizer.json"))
     tokenizer = str(path / "tokenizer.json") if file else "bytes"
-    build(path, rows, "with", tokenizer, append_eos=eos)
-    build(path, [{key: row[key] for key in ("id", "text")} for row in rows], "without", tokenizer, append_eos=eos)
+    build(path, rows, "with", tokenizer, no_eos=not eos)
+    build(path, [{key: row[key] for key in ("id", "text")} for row in rows], "without", tokenizer, no_eos=not eos)
     notes = [{"id": row["id"], "spans": row["spans"]} for row in rows][::-1]
     given = {"span_unit": "character", "tokenizer": load_tokenizer(tokenizer), "max_unaligned_spans": 1}
     with pytest.MonkeyPatch.context() as patch:
@@ -113,8 +111,7 @@ def test_tokenizers_that_do_not_give_the_text(folder: Path) -> None:
     with raises(ConfigError, "ds", "tokens of tokenizers-", "'bytes'"):
         attach(folder, [span("d0", 0, 1)], tokenizer=load_tokenizer("bytes"))
     known = byte_level().get_vocab()  # cut in another way than the tokenizer cuts the text
-    columns = Columns(text=None, tokens="tokens", tracks={})
-    build(folder, [{"id": "d0", "tokens": [known[c] for c in "the"]}], "cut", columns=columns)
+    build(folder, [{"id": "d0", "tokens": [known[c] for c in "the"]}], "cut")
     assert said(attach(folder, [span("d0", 1, 3)], "cut", span_unit="character")) == ["he"]
     made = byte_level()  # a token takes the whitespace that follows it, so that what was there is unknown
     made.add_tokens([AddedToken("<x>", rstrip=True)])
@@ -173,7 +170,7 @@ def test_whole_documents_beside_spans(folder: Path) -> None:
 def test_tokens_where_tokens_were_given(folder: Path) -> None:
     """Though the tokenizer that they are of is kept beside them."""
     tokens = byte_level().encode(TEXT).ids
-    build(folder, [{"id": "d0", "tokens": tokens}], "given", columns=Columns(text=None, tokens="tokens", tracks={}))
+    build(folder, [{"id": "d0", "tokens": tokens}], "given")
     assert (folder / "given" / "tokenizer.json").exists()
     made = attach(folder, [span("d0", 1, 2)], "given")
     assert (unit(made), owners(made, "c")[:3]) == ("tokens", [None, [1], None])
@@ -182,7 +179,7 @@ def test_tokens_where_tokens_were_given(folder: Path) -> None:
 def test_documents_with_and_without_eos(folder: Path) -> None:
     """In one shard, in any order: the text of some ends with the token itself."""
     texts = ["the red cat<|endoftext|>", "the blue bird", "red<|endoftext|>", "blue"]
-    build(folder, [{"id": f"d{i}", "text": text} for i, text in enumerate(texts)], "mixed", append_eos=False)
+    build(folder, [{"id": f"d{i}", "text": text} for i, text in enumerate(texts)], "mixed", no_eos=True)
     words = [(4, 7), (4, 8), (0, 3), (0, 4)]
     rows = [span(f"d{i}", a, b, i) for i, (a, b) in enumerate(words)]
     made = attach(folder, rows, "mixed", span_unit="character")

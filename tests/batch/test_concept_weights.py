@@ -25,9 +25,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ]
         (path / f"{dataset}.jsonl").write_text(json.dumps({"id": "a", "text": TEXT, "spans": found}) + "\n")
         vocabularies = {} if known is None else {"concepts": known}
-        cl.build(
-            path / f"{dataset}.jsonl", path / dataset, tokenizer="bytes", append_eos=False, vocabularies=vocabularies
-        )
+        cl.build(path / f"{dataset}.jsonl", path / dataset, tokenizer="bytes", no_eos=True, vocabulary=vocabularies)
     return path
 
 
@@ -87,7 +85,7 @@ def test_concepts_of_a_track_of_numbers(data: Path, tmp_path: Path) -> None:
         tmp_path / "in.jsonl",
         tmp_path / "ds",
         tokenizer="bytes",
-        columns=cl.writing.Columns(tracks={}, numbers={"concepts": "f4"}),
+        number={"concepts": "f4"},
     )
     with raises(ConfigError, "outputs.loss_weight", "'concepts' is not a track of concepts"):
         weights(tmp_path, "ds", concepts={"red": 0})

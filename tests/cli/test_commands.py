@@ -35,7 +35,7 @@ def test_a_vocabulary_is_of_concepts_or_of_the_track_that_is_named(
         assert "expected FILE or TRACK=FILE" in capsys.readouterr().err
     twice = "--vocabulary", named[1], "--vocabulary", f"concepts={named[1]}"
     assert main([*map(str, (*words, "other", *twice))]) == 2
-    assert "--vocabulary: found two files for track 'concepts'" in capsys.readouterr().err
+    assert "--vocabulary: found 'concepts' twice" in capsys.readouterr().err
 
 
 def test_the_list_of_commands_imports_little() -> None:
@@ -165,7 +165,7 @@ def test_a_recipe_says_what_the_command_line_would(
         ("- a", "r.yaml: found list, expected options"),
         ("out: a\nout: b", "found the key 'out' twice"),
         ("workers: 0", "r.yaml: workers: found '0', expected an integer of 1 or more"),
-        ("encoding: odd", "r.yaml: encoding: found 'odd', expected one of auto"),
+        ("align: odd", "r.yaml: align: found 'odd', expected one of first"),
         ("column: {text: ''}", "r.yaml: column: found 'text='"),
     ],
 )

@@ -12,7 +12,7 @@ from conceptloader.integrations.datatrove_lib import ConceptBuild, ConceptBuildF
 TASKS = 3
 OPTIONS: dict[str, Any] = {
     "tokenizer": "bytes",
-    "vocabularies": {"concepts": ["noun", "number"]},
+    "vocabulary": {"concepts": ["noun", "number"]},
     "shard_input_bytes": 1500,
 }
 

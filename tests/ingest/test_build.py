@@ -108,7 +108,7 @@ def test_directories_and_moved_inputs_and_a_second_run(tmp_path: Path) -> None:
 
 def test_detection(tmp_path: Path) -> None:
     source = write(tmp_path / "in", [{"tokens": [1], "spans_ner": []}, {"tokens": [1], "metadata": {}}])
-    found = detect_columns(find_sources([source]), tracks=["concepts"])
+    found = detect_columns(find_sources([source]), {"spans": "spans"})
     assert found == Columns(
         text=None, tokens="tokens", tracks={"concepts": "spans", "ner": "spans_ner"}, metadata="metadata"
     )
@@ -145,17 +145,15 @@ def test_the_build_in_python_has_what_the_command_has(tmp_path: Path) -> None:
     ]
     source.write_text(json.dumps({"id": "a", "text": "red cat", "spans": spans}) + "\n" + '{"id": 5.5, "text": ""}\n')
     command = ["build", str(source), "--out", str(tmp_path / "command"), "--tokenizer", "bytes", "--workers", "1"]
-    command += ["--scores", "concepts=f2", "--bos", "10", "--no-eos", "--overlap", "union", "--encoding", "spans"]
-    command += ["--token-dtype", "uint32"]
+    command += ["--scores", "concepts=f2", "--bos", "10", "--no-eos", "--overlap", "union"]
     command += ["--mode", "document", "--bad-records", str(tmp_path / "bad"), "--shard-input-bytes", "1000"]
     assert main(command) == 0
     out.mkdir()
     bad: list[tuple[str, str, str]] = []
     for _ in range(2):
         summary = cl.build(
-            source, out, tokenizer="bytes", scores={"concepts": "f2"}, bos=10, append_eos=False, encoding="spans",
-            rules=cl.writing.SpanAlignment(overlap="union"), token_dtype="uint32", mode="document",
-            shard_input_bytes=1000,
+            source, out, tokenizer="bytes", scores={"concepts": "f2"}, bos=10, no_eos=True,
+            overlap="union", mode="document", shard_input_bytes=1000,
             overwrite=True, on_bad=lambda *found: bad.append(found),
         )  # fmt: skip
         assert (summary.documents, summary.kept_shards) == (1, 0)
@@ -182,5 +180,5 @@ def test_the_build_in_python_and_its_eos(tmp_path: Path) -> None:
     with raises(ConfigError, "eos", "'</s>'"):
         cl.build(tmp_path / "tokens.jsonl", tmp_path / "c", vocab_size=9, eos="</s>")
     for both in ({}, {"tokenizer": "bytes", "vocab_size": 9}):
-        with raises(ConfigError, expected="either tokenizer or"):
+        with raises(ConfigError, expected="either --tokenizer or"):
             cl.build(tmp_path / "tokens.jsonl", tmp_path / "c", **both)  # type: ignore[arg-type]

@@ -279,8 +279,8 @@ def test_prompts_and_completions_of_files(tmp_path: Path, capsys: pytest.Capture
     assert main(["build", *map(str, (tmp_path / "b.jsonl", "--out", out, *more))]) == 1
     told = capsys.readouterr().err
     assert "b.jsonl: line 1: messages: found 'hello', expected messages" in told
-    chat = load_rules("bytes", str(tmp_path / "t.jinja"))
-    assert cl.build(tmp_path / "a.jsonl", tmp_path / "python", tokenizer="bytes", chat=chat).documents == 2
+    chat: dict[str, Any] = {"chat": True, "chat_template": str(tmp_path / "t.jinja")}
+    assert cl.build(tmp_path / "a.jsonl", tmp_path / "python", tokenizer="bytes", **chat).documents == 2
     same = cl.open_dataset(tmp_path / "python").manifest
     assert same.tracks_fingerprint() == found.manifest.tracks_fingerprint()
     assert same.stream_fingerprint() == found.manifest.stream_fingerprint()

@@ -12,7 +12,6 @@ import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import InputError
 from conceptloader.ingest.records.inputs import find_sources, read_rows
-from conceptloader.writing import Columns
 
 TEXT = {"_type": "Value", "dtype": "string"}
 LABEL = {"_type": "ClassLabel", "names": ["PER", "LOC"]}
@@ -34,7 +33,7 @@ WANTED = [
     {"kind": None, "a": None, "labels": []},
     {"kind": "neg"},
 ]
-COLUMNS = Columns(span_fields={"concepts": "label"}, metadata="metadata", metadata_columns=("kind",))
+COLUMNS: dict[str, Any] = {"tokenizer": "bytes", "column": {"concepts": "label"}, "metadata_column": ["kind"]}
 
 
 def write(folder: Path, rows: list[dict[str, Any]], features: dict[str, Any]) -> Path:
@@ -54,8 +53,8 @@ def concepts(out: Path) -> list[tuple[str, list[str]]]:
 @pytest.mark.parametrize("vocabulary", [None, ["LOC", "PER"], ["x", "PER", "LOC"]])
 def test_labels_go_by_their_names(tmp_path: Path, vocabulary: list[str] | None) -> None:
     path = write(tmp_path / "in", ROWS, FEATURES)
-    given = None if vocabulary is None else {"concepts": vocabulary}
-    cl.build(path, tmp_path / "out", tokenizer="bytes", columns=COLUMNS, vocabularies=given)
+    given = {} if vocabulary is None else {"concepts": vocabulary}
+    cl.build(path, tmp_path / "out", **COLUMNS, vocabulary=given)
     assert concepts(tmp_path / "out") == [("Bob", ["PER"]), ("Rome", ["LOC"])]
     ds = cl.open_dataset(tmp_path / "out")
     assert ds.spans("metadata", 0, ds.num_tokens).decode() == WANTED
@@ -64,10 +63,10 @@ def test_labels_go_by_their_names(tmp_path: Path, vocabulary: list[str] | None) 
 def test_labels_that_the_vocabulary_does_not_have(tmp_path: Path) -> None:
     path = write(tmp_path / "in", ROWS, FEATURES)
     with pytest.raises(InputError, match="unknown concept 'LOC'"):
-        cl.build(path, tmp_path / "out", tokenizer="bytes", columns=COLUMNS, vocabularies={"concepts": ["PER", "ORG"]})
+        cl.build(path, tmp_path / "out", **COLUMNS, vocabulary={"concepts": ["PER", "ORG"]})
     path = write(tmp_path / "in", [{**ROWS[0], "kind": 2}], FEATURES)
     with pytest.raises(InputError, match="kind: found label 2, expected one of 2"):
-        cl.build(path, tmp_path / "out", tokenizer="bytes", columns=COLUMNS)
+        cl.build(path, tmp_path / "out", **COLUMNS)
 
 
 def test_lists_of_objects_as_datasets_stored_them_before_version_4(tmp_path: Path) -> None:
@@ -82,7 +81,7 @@ def test_lists_of_objects_as_datasets_stored_them_before_version_4(tmp_path: Pat
 def test_numbers_stay_numbers_where_they_are_asked_for(tmp_path: Path) -> None:
     rows = [{"text": "a", "kind": 1}, {"text": "b", "kind": 0}]
     path = write(tmp_path / "in", rows, {"kind": FEATURES["kind"]})
-    cl.build(path, tmp_path / "out", tokenizer="bytes", columns=Columns(numbers={"kind": "f4"}))
+    cl.build(path, tmp_path / "out", tokenizer="bytes", number={"kind": "f4"})
     ds = cl.open_dataset(tmp_path / "out")
     assert [value.tolist() for value in ds.spans("kind", 0, ds.num_tokens).decode()] == [[1.0], [0.0]]
 
@@ -121,7 +120,6 @@ CALLS = "{% for m in messages %}{{ m.content }}{% for c in m.calls or [] %}{{ c 
 
 @pytest.mark.parametrize("extension", [True, False])
 def test_json_in_conversations_is_decoded(tmp_path: Path, extension: bool) -> None:
-    from conceptloader.ingest.records.chat import ChatRules
 
     said = {"role": "assistant", "content": "b", "calls": ['{"city": "Z", "limit": null}', "7"]}
     rows = [{"messages": [{"role": "user", "content": "a", "calls": None}, said]}] * 2
@@ -137,8 +135,9 @@ def test_json_in_conversations_is_decoded(tmp_path: Path, extension: bool) -> No
     if extension:
         wanted = "a|b" + "".join(json.dumps(call) for call in said["calls"]) + "|"
     bad: list[str] = []
-    rules = ChatRules(template=CALLS, specials={})
-    cl.build(path, tmp_path / "out", tokenizer="bytes", chat=rules, on_bad=lambda *one: bad.append(one[2]))
+    (tmp_path / "t.jinja").write_text(CALLS)
+    rules: dict[str, Any] = {"chat": True, "chat_template": str(tmp_path / "t.jinja")}
+    cl.build(path, tmp_path / "out", tokenizer="bytes", **rules, on_bad=lambda *one: bad.append(one[2]))
     ds = cl.open_dataset(tmp_path / "out")
     assert bytes(ds.tokens(*ds.document_range(0)).tolist()).decode() == wanted
     assert (ds.num_documents, len(bad)) == (2, 1)

@@ -56,7 +56,7 @@ def test_what_a_dry_run_says_is_what_there_is(
         pack = {"gz": gzip.compress, "zst": zstandard.ZstdCompressor().compress}.get(kind.partition(".")[2], bytes)
         path.write_bytes(pack(data))
     said = dry(capsys, path, out=tmp_path / "out")
-    done = cl.build(path, tmp_path / "out", tokenizer="bytes", vocabularies={"concepts": ["x"]})
+    done = cl.build(path, tmp_path / "out", tokenizer="bytes", vocabulary={"concepts": ["x"]})
     written = sum(file.stat().st_size for file in (tmp_path / "out").iterdir())
     assert said["documents"] == pytest.approx(done.documents, rel=0.1)
     assert said["tokens"] == pytest.approx(done.tokens, rel=0.1)
@@ -103,7 +103,7 @@ def test_a_build_that_does_not_fit_does_not_begin(
     for free in (need - 1, need):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: Usage(1 << 40, 0, free))
         assert dry(capsys, path, out=tmp_path / "other", code=int(free < need))["enough"] == (free >= need)
-        options: dict[str, Any] = {"tokenizer": "bytes", "vocabularies": {"concepts": ["x"]}}
+        options: dict[str, Any] = {"tokenizer": "bytes", "vocabulary": {"concepts": ["x"]}}
         if free < need:
             with raises(ReadError, "out", "free", "for the dataset", fix="no shard was begun"):
                 cl.build(path, tmp_path / "out", **options)

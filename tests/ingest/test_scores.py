@@ -89,7 +89,7 @@ def test_bad_scores(tmp_path: Path, case: str, suffix: str, capsys: pytest.Captu
 
 def test_what_a_track_has_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write(tmp_path / "corpus.jsonl", rows(SPANS))
-    assert build(source, tmp_path / "out", "--encoding", "spans") == 1
+    assert build(source, tmp_path / "out") == 1
     assert "scores are read if their type is given (--scores)" in capsys.readouterr().err
     assert build(source, tmp_path / "out", "--scores", "others=f2") == 2
     assert "scores: found track 'others', expected one of concepts" in capsys.readouterr().err

@@ -116,9 +116,6 @@ def test_builds_count_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "continue with --special-tokens text" in capsys.readouterr().err
     assert main(words) == 0
     assert said in capsys.readouterr().out
-    vocab = ["build", str(tmp_path / "in.jsonl"), "--vocab-size", "9", "--eos", "1", "--out", str(tmp_path / "no")]
-    assert main([*vocab, "--special-tokens", "control"]) == 2
-    assert "--special-tokens" in capsys.readouterr().err
 
 
 def test_another_rule_begins_the_build_that_takes_the_place_again(tmp_path: Path) -> None:
@@ -222,10 +219,10 @@ def test_documents_that_end_with_a_special_token_as_text_need_a_choice(
 ) -> None:
     rows = [{"text": FRAMED[kind]}] * 6
     with pytest.raises(InputError, match="6 of the first 6 documents, which begin or end"):
-        build(tmp_path, rows, "asked", append_eos=append_eos)
+        build(tmp_path, rows, "asked", no_eos=not append_eos)
     for rule, there in (("text", False), ("control", True)):
         more = {} if append_eos and rule == "control" else {"eos": END}
-        _, documents = build(tmp_path, rows, rule, special_tokens=rule, append_eos=append_eos, **more)
+        _, documents = build(tmp_path, rows, rule, special_tokens=rule, no_eos=not append_eos, **more)
         number = with_marks().token_to_id(END if kind.startswith("eos") else "<|im_start|>")
         assert (number in (documents[0][:-1] if append_eos else documents[0])) == there
-    build(tmp_path, rows[:2] + [{"text": "red"}] * 4, "few", append_eos=append_eos)
+    build(tmp_path, rows[:2] + [{"text": "red"}] * 4, "few", no_eos=not append_eos)

@@ -9,7 +9,7 @@ import pytest
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.writing import Columns
+from conceptloader.ingest.records.columns import Columns
 from tests.corpora.records import write_rows as write
 from tests.raises import raises
 
@@ -39,15 +39,15 @@ def test_padding_is_left_out_and_labels_become_a_loss_mask(tmp_path: Path, kind:
     assert stored(out, "loss_mask") == WANTED
     alone = [{name: row[name] for name in ("input_ids", "attention_mask")} for row in ROWS]
     write(tmp_path / f"alone.{kind}", alone)
-    columns = Columns(text=None, tokens="input_ids", attention_mask="attention_mask")
-    cl.build(tmp_path / f"alone.{kind}", tmp_path / "alone", vocab_size=10, append_eos=False, columns=columns)
+    options: dict[str, Any] = {"vocab_size": 10, "no_eos": True, "column": {"tokens": "input_ids"}}
+    cl.build(tmp_path / f"alone.{kind}", tmp_path / "alone", **options)
     assert stored(tmp_path / "alone") == [(tokens,) for tokens, _ in WANTED]
 
 
 def test_spans_keep_their_tokens(tmp_path: Path) -> None:
     rows = [{**ROWS[1], "spans": [{"start": 3, "end": 5, "concepts": [1]}]}]
-    columns = Columns(text=None, tokens="input_ids", attention_mask="attention_mask", labels="labels")
-    cl.build(write(tmp_path / "in.jsonl", rows), tmp_path / "out", vocab_size=10, append_eos=False, columns=columns)
+    options: dict[str, Any] = {"vocab_size": 10, "no_eos": True, "column": {"tokens": "input_ids"}}
+    cl.build(write(tmp_path / "in.jsonl", rows), tmp_path / "out", **options)
     with cl.open_dataset(tmp_path / "out") as ds:
         spans = ds.spans("concepts", 0, 3)
         assert (spans.start.tolist(), spans.end.tolist()) == ([1], [3])
@@ -65,9 +65,9 @@ def test_spans_keep_their_tokens(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, kind: str, row: dict[str, Any], said: str) -> None:
     rows = write(tmp_path / f"in.{kind}", [ROWS[2], {**ROWS[0], **row}])
-    columns = Columns(text=None, tokens="input_ids", attention_mask="attention_mask", labels="labels")
+    options: dict[str, Any] = {"vocab_size": 10, "no_eos": True, "column": {"tokens": "input_ids"}}
     with pytest.raises(InputError, match=said) as caught:
-        cl.build(rows, tmp_path / "out", vocab_size=10, append_eos=False, columns=columns)
+        cl.build(rows, tmp_path / "out", **options)
     assert "line 2" in str(caught.value) or "row 1" in str(caught.value)
 
 

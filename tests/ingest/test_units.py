@@ -15,9 +15,6 @@ from conceptloader.cli import main
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError
 from conceptloader.ingest.annotate.annotate import annotate
 from conceptloader.ingest.annotate.options import AnnotateOptions
-from conceptloader.ingest.records.detect import detect_columns
-from conceptloader.ingest.records.inputs import find_sources
-from conceptloader.writing import SpanAlignment
 from tests.corpora.records import write_rows
 from tests.corpora.tokenizers import byte_level
 
@@ -53,8 +50,8 @@ def rows_in(unit: str, own: str | None = "text") -> Rows:
 
 
 def build(path: Path, unit: str | None = None, out: str = "out", **more: Any) -> cl.Dataset:
-    given = {"tokenizer": "bytes", "vocabularies": {"concepts": ["x"]}, "overwrite": True, **more}
-    cl.build(path, path.parent / out, rules=SpanAlignment(span_unit=unit), **given)
+    given = {"tokenizer": "bytes", "vocabulary": {"concepts": ["x"]}, "overwrite": True, **more}
+    cl.build(path, path.parent / out, span_unit=unit, **given)
     return cl.open_dataset(path.parent / out)
 
 
@@ -80,12 +77,12 @@ def test_a_text_under_another_name(kind: str, tmp_path: Path) -> None:
     path = write(tmp_path / "in", rows_in("utf16", "mention"), kind)
     with raises(InputError, "in.", "mention"):
         build(path)
-    columns = detect_columns(find_sources([path]), {"surface": "mention"})
-    assert texts(build(path, "utf16", columns=columns)) == ["red"] * 4
+    columns: dict[str, Any] = {"column": {"surface": "mention"}}
+    assert texts(build(path, "utf16", **columns)) == ["red"] * 4
     with raises(InputError, "in.", "of 4 spans with another text", fix="--span-unit utf16"):
-        build(path, "byte", columns=columns)
-    columns = detect_columns(find_sources([path]), ignored=["spans.mention"])
-    assert texts(build(path, "utf16", columns=columns)) == ["red"] * 4
+        build(path, "byte", **columns)
+    columns = {"ignore_column": ["spans.mention"]}
+    assert texts(build(path, "utf16", **columns)) == ["red"] * 4
 
 
 @pytest.mark.parametrize(
@@ -115,9 +112,9 @@ def test_what_is_no_mismatch(tmp_path: Path) -> None:
         {"start": 8, "end": 17, "concepts": ["x"], "text": "New York"},
         {"start": 17, "end": 17, "concepts": ["x"], "text": None},
     ]
-    rules = SpanAlignment(max_unaligned_spans=1)
+    options: dict[str, Any] = {"max_unaligned_spans": 1, "vocabulary": {"concepts": ["x"]}}
     path = write(tmp_path / "in", [{"text": text, "spans": spans}])
-    assert cl.build(path, tmp_path / "out", tokenizer="bytes", rules=rules, vocabularies={"concepts": ["x"]}).tokens
+    assert cl.build(path, tmp_path / "out", tokenizer="bytes", **options).tokens
 
 
 def test_spans_of_a_text_that_was_normalized_first(tmp_path: Path) -> None:
@@ -175,9 +172,9 @@ def test_documents_of_tokens(tmp_path: Path) -> None:
     with raises(InputError, "in.jsonl", "1 of 1 spans with another text"):
         build(path)
     with raises(InputError, "in.jsonl", "texts of their own", "a tokenizer"):
-        build(path, tokenizer=None, vocab_size=257, append_eos=False)
+        build(path, tokenizer=None, vocab_size=257, no_eos=True)
     plain: dict[str, Any] = {"id": "d0", "tokens": rows[0]["tokens"]}
-    build(write(tmp_path / "in", [plain]), tokenizer=None, vocab_size=257, append_eos=False, vocabularies={})
+    build(write(tmp_path / "in", [plain]), tokenizer=None, vocab_size=257, no_eos=True, vocabulary={})
     with raises(InputError, "rows.jsonl: line 1: document 0", "texts of their own", "what their tokens are"):
         attach(tmp_path, [{"id": "d0", "spans": rows[0]["spans"]}])
     with raises(ConfigError, "span_unit", "utf16", "token"):
@@ -194,7 +191,7 @@ def attach(folder: Path, rows: Rows, counts: str | None = None, **more: Any) -> 
 @pytest.mark.parametrize("flat", [True, False])
 @pytest.mark.parametrize("unit", COUNT)
 def test_annotations_of_every_unit(unit: str, flat: bool, tmp_path: Path) -> None:
-    build(write(tmp_path / "in", [{"id": f"d{k}", "text": text} for k, text in enumerate(TEXTS)]), vocabularies={})
+    build(write(tmp_path / "in", [{"id": f"d{k}", "text": text} for k, text in enumerate(TEXTS)]), vocabulary={})
     for own in ("text", "surface", "word", None):
         rows: Rows = [{"id": row["id"], "spans": row["spans"]} for row in rows_in(unit, own)]
         if flat:

@@ -210,8 +210,7 @@ def test_a_track_by_attributes(batches: list[Batch]) -> None:
 
 def test_tracks_of_other_layouts_by_attributes(config: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "a long enough text", "quality": 1}\n')
-    columns = cl.writing.Columns(tracks={}, numbers={"quality": "f4"})
-    cl.build(tmp_path / "in.jsonl", tmp_path / "ds", tokenizer="bytes", columns=columns)
+    cl.build(tmp_path / "in.jsonl", tmp_path / "ds", tokenizer="bytes", number={"quality": "f4"})
     numbers = {"seq_len": 8, "datasets": {"d": {"path": str(tmp_path / "ds")}}, "tracks": {"quality": {}}}
     for name, own, run in (
         ("concepts", "records", {**config, "tracks": {"concepts": {"layout": "records"}}}),

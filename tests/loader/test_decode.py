@@ -26,7 +26,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
                 text = f"{name}{number:02} is {colour}."
                 span = {"start": 7, "end": 7 + len(colour), "concepts": ["größe", colour][colour == "größe" :]}
                 file.write(json.dumps({"id": str(number), "text": text, "spans": [span]}) + "\n")
-        found = cl.build(root / f"{name}.jsonl", root / name, tokenizer="bytes", vocabularies={"concepts": names})
+        found = cl.build(root / f"{name}.jsonl", root / name, tokenizer="bytes", vocabulary={"concepts": names})
         assert found.documents == 40
         datasets[name] = {"path": str(root / name), "weight": 1}
     tracks = {"tracks": {"concepts": {}}, "allow_mixed_vocabularies": True}

@@ -35,7 +35,7 @@ for batch in loader:
     batch["more"] = 3
     copied: cl.TensorBatch = batch
     break
-summary = cl.build(["corpus.jsonl"], "data", tokenizer="bytes", vocabularies={"concepts": ["red"]}, overwrite=True)
+summary = cl.build(["corpus.jsonl"], "data", tokenizer="bytes", vocabulary={"concepts": ["red"]}, overwrite=True)
 tokens: int = summary.tokens
 manifest = cl.adopt(["a.bin"], "b")
 done = cl.annotate("b", ["spans.jsonl"], "c", cl.AnnotateOptions(track="t"))
@@ -66,8 +66,7 @@ def test_a_users_script_is_checked(checkout: Path, tmp_path: Path) -> None:
         'loader = cl.make_dataloader("run.yaml", micro_batch_size="4")': "arg-type",
         'loader = cl.make_dataloader("run.yaml", micro_batch=4)': "call-arg",
         "cl.make_dataloadre": "attr-defined",
-        'cl.build(["a"], "b", tokenizer=3)': "arg-type",
-        'cl.build(["a"], "b", tokenizer="bytes", scores={"concepts": 2})': "dict-item",
+        'cl.build(["a"], 3, tokenizer="bytes")': "arg-type",
         'cl.Mixture(["3"])': "list-item",
         'cl.open_dataset("a").windows("8")': "arg-type",
         "cl.EpochSampler(10, rank='1')": "arg-type",

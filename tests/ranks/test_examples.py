@@ -41,7 +41,7 @@ def test_the_example_killed_while_it_saves(tmp_path: Path) -> None:
     spans = [{"start": 2, "end": 5, "concepts": ["animal"]}]
     records = [json.dumps({"id": f"d{i}", "text": "A cat sat. " * (5 + i % 7), "spans": spans}) for i in range(100)]
     (tmp_path / "in.jsonl").write_text("\n".join(records))
-    cl.build(tmp_path / "in.jsonl", tmp_path / "d", tokenizer="bytes", vocabularies={"concepts": ["animal"]})
+    cl.build(tmp_path / "in.jsonl", tmp_path / "d", tokenizer="bytes", vocabulary={"concepts": ["animal"]})
     config = {"seq_len": 64, "datasets": {"d": {"path": str(tmp_path / "d")}}, "tracks": {"concepts": {}}}
     killed, dies = write(tmp_path / "killed", config), {"env": {"DIES_SAVING": "2"}}
     assert train(killed, 0, 2, "train.py", **dies).codes[0] == -9

@@ -18,6 +18,7 @@ from conceptloader.index.build import build_index
 from conceptloader.index.reader import ConceptIndex, index_directory
 from conceptloader.trace import Run, locate_concept, query, trace_sample
 from conceptloader.viewer.windows import Reader
+from tests.corpora.records import build
 from tests.raises import raises
 
 NAMES = ["ORG", "PERSON", "PLACE"]
@@ -63,11 +64,9 @@ def nested(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         lines.append(json.dumps({"id": f"d{k}", "text": text, "spans": said}))
         spans += [(a + k * (LENGTH + 1), b + k * (LENGTH + 1), names) for a, b, names in found]
     (directory / "c.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    (directory / "names.txt").write_text("\n".join(NAMES), encoding="utf-8")
     path = str(directory / "ds")
-    options = ["--overlap", "levels", "--vocabulary", f"concepts={directory}/names.txt", "--quiet"]
-    options += ["--encoding", request.param, "--shard-input-bytes", "8000"]
-    assert main(["build", str(directory / "c.jsonl"), "--out", path, "--tokenizer", "bytes", *options]) == 0
+    more = {"vocabularies": {"concepts": NAMES}, "overlap": "levels", "encoding": request.param}
+    build([directory / "c.jsonl"], Path(path), shard_input_bytes=8000, **more)
     on = {name: np.zeros(COUNT * (LENGTH + 1), bool) for name in NAMES}
     for a, b, names in spans:
         for name in names:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
+from conceptloader.cli.arguments import fraction, positive
+from conceptloader.cli.options import option
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
 
@@ -12,6 +14,7 @@ OVERLAPS = ("error", "levels", "union")
 SPAN_UNITS = ("character", "utf16", "byte", "token")
 
 VERSION = 1
+_SPANS = "spans"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +34,25 @@ class SpanAlignment:
             default characters of text, and tokens of documents that are tokenized already.
     """
 
-    align: str = "first"
-    eos_span: str = "none"
-    overlap: str = "error"
-    levels: int = 3
-    max_unaligned_spans: float = 0.01
-    span_unit: str | None = None
+    span_unit: str | None = option(
+        "of start and end (default: character of text, token of tokens)", choices=SPAN_UNITS, group=_SPANS
+    )
+    align: str = option(
+        "a token belongs to the span with its first character (default), any, or more than half of its characters",
+        ALIGNS[0], choices=ALIGNS, group=_SPANS,
+    )  # fmt: skip
+    eos_span: str = option(
+        "the eos token of a document belongs to no span (default), or to the span that ends last",
+        EOS_SPANS[0], choices=EOS_SPANS, group=_SPANS,
+    )  # fmt: skip
+    max_unaligned_spans: float = option(
+        "share of a track's spans that may contain no token (default: 0.01)", 0.01, "FRACTION", fraction, group=_SPANS
+    )
+    overlap: str = option(
+        "overlapping spans: error (default), one track per level, or segments with all concepts",
+        OVERLAPS[0], choices=OVERLAPS, group=_SPANS,
+    )  # fmt: skip
+    levels: int = option("number of tracks for --overlap levels (default: 3)", 3, "N", positive, group=_SPANS)
 
     @property
     def rules(self) -> "SpanAlignment":

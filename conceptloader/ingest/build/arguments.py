@@ -14,23 +14,12 @@ from tqdm import tqdm
 
 from conceptloader.base.terminal import counted
 from conceptloader.cli.arguments import (
-    SPAN_RULES,
     Add,
-    add_choice,
-    add_max_line_bytes,
-    add_span_rules,
-    chosen,
-    eos_id,
     positive,
-    refuse_beside,
-    size,
 )
 from conceptloader.errors import ConfigError
-from conceptloader.ingest.build.builder import TOKEN_DTYPES, IngestOptions
 from conceptloader.ingest.build.complete import Summary
-from conceptloader.ingest.records.columns import Columns
-from conceptloader.ingest.records.special_tokens import CONTROL, RULES
-from conceptloader.ingest.records.tokenizer import find_token, load_tokenizer
+from conceptloader.ingest.records.special_tokens import CONTROL
 
 _FATES = {False: "kept as text", True: "which became these tokens"}
 
@@ -39,82 +28,12 @@ def add_workers(add: Add) -> None:
     add("--workers", type=positive, metavar="N", help="processes (default: one per available CPU)")
 
 
-def add_token_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("tokens").add_argument
-    add(
-        "--tokenizer",
-        metavar="bytes|PATH",
-        help="`bytes`, a tokenizer.json, a transformers folder, or hub:OWNER/NAME",
-    )
-    add(
-        "--vocab-size",
-        type=positive,
-        metavar="N",
-        help="for tokens as input, instead of --tokenizer",
-    )
-    add("--eos", metavar="TOKEN|ID", help="ends each document (default: the tokenizer's)")
-    add("--no-eos", action="store_true", help="do not append an eos token to each document")
-    add("--bos", metavar="TOKEN|ID", help="starts each document (default: none)")
-    meaning = "what text is that spells one (default: text)"
-    add("--special-tokens", choices=RULES, help=meaning)
-    meaning = "stored type (default: by the vocabulary)"
-    add("--token-dtype", choices=list(TOKEN_DTYPES), help=meaning)
-
-
-def add_concept_rules(add: Add) -> None:
-    add_span_rules(add)
-    add_choice(add, "--encoding", "auto dense spans", "encoding of tracks (default: auto, the smaller one per shard)")
-
-
-def add_build_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("the build").add_argument
-    add("--mode", choices=["stream-with-metadata", "token-stream", "document"], help="default: from the columns")
-    meaning = "input bytes per shard (default: about 64 shards of 64M to 16G)"
-    add("--shard-input-bytes", type=size, metavar="SIZE", help=meaning)
-    add_max_line_bytes(add)
-    add_bad_records(add)
-    add("--unique-ids", action="store_true", help="raise for missing and repeated ids")
-    add("--overwrite", action="store_true", help="replace the dataset in --out at the end")
-
-
 def add_bad_records(add: Add, what: str = "skip bad records, and list") -> None:
     add("--bad-records", metavar="FILE", help=f"{what} them in FILE")
 
 
 def workers(arguments: argparse.Namespace) -> int:
     return arguments.workers or len(os.sched_getaffinity(0))
-
-
-def check_tokens(command: str, arguments: argparse.Namespace) -> None:
-    """Raise ConfigError for options that contradict each other."""
-    if (arguments.tokenizer is None) == (arguments.vocab_size is None):
-        raise ConfigError(
-            command,
-            f"{'neither' if arguments.tokenizer is None else 'both'} of --tokenizer and --vocab-size",
-            "either --tokenizer or, for tokens as input, --vocab-size",
-            "pass --tokenizer for text, --vocab-size for tokens",
-        )
-    if arguments.tokenizer is None:
-        refuse_beside("--vocab-size", arguments, "special_tokens")
-
-
-def ingest_options(arguments: argparse.Namespace, columns: Columns, vocabularies: dict[str, Any]) -> IngestOptions:
-    """Raises: ConfigError."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # parallel over documents of one shard; --workers decides
-    given, ends = arguments.tokenizer, not arguments.no_eos
-    tokenizer = load_tokenizer(given, arguments.eos, ends=ends) if given is not None else None
-    return IngestOptions(
-        columns=columns,
-        tokenizer=tokenizer,
-        eos_id=eos_id("build", arguments.eos) if tokenizer is None else None,
-        append_eos=not arguments.no_eos,
-        eos_twice=arguments.eos is not None,
-        bos=find_token(tokenizer, arguments.bos, "--bos"),
-        vocabularies=vocabularies,
-        **chosen(arguments, *SPAN_RULES, "vocab_size", "special_tokens", "encoding", "mode"),
-        token_type=TOKEN_DTYPES.get(arguments.token_dtype),
-        **chosen(arguments, "shard_input_bytes", "max_line_bytes", "unique_ids"),
-    )
 
 
 def summary_lines(summary: Summary, arguments: argparse.Namespace) -> list[str]:

@@ -39,7 +39,6 @@ from conceptloader.ingest.records.batch import BadRecord
 from conceptloader.ingest.records.chat import ChatRules
 from conceptloader.ingest.records.columns import METADATA_TRACK, Columns
 from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
-from conceptloader.ingest.records.lines import MAX_LINE_BYTES
 from conceptloader.ingest.records.special_tokens import ERROR, RULES, TEXT
 from conceptloader.ingest.records.tokenizer import FileTokenizer, TextTokenizer
 from conceptloader.storage.lock import build_lock
@@ -48,10 +47,6 @@ log = logging.getLogger(__name__)
 
 LONG_BYTES = 1 << 28  # of input, for which some rows are tried before all are read
 _TELLING = 10_000  # spans after which a part that is lost means something
-
-
-TOKEN_DTYPES = {"uint16": "u2", "uint32": "u4"}
-"""How tokens may be stored: name -> token type of the format."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +79,7 @@ class IngestOptions(SpanAlignment):
     scores: Mapping[str, str] = field(default_factory=dict)
     encoding: str = "auto"
     mode: str | None = None
-    token_type: str | None = None
     shard_input_bytes: int | None = None
-    max_line_bytes: int = MAX_LINE_BYTES
     chat: ChatRules | None = None
     unique_ids: bool = False
 
@@ -307,7 +300,6 @@ def format_options(options: IngestOptions) -> BuildOptions:
     return BuildOptions(
         mode=options.mode or ("stream-with-metadata" if tracks else "token-stream"),
         tokenizer=facts,
-        token_type=options.token_type,
         fields=fields,
         tracks=tracks,
         extra={
@@ -359,7 +351,6 @@ def shard_job(sources: Sequence[Source], options: IngestOptions, *, skip_bad: bo
         eos_id=options.known_eos,
         eos=options.eos,
         rules=options.rules,
-        max_line_bytes=options.max_line_bytes,
         skip_bad=skip_bad,
         chat=options.chat,
         bos=options.bos,

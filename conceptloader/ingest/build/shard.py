@@ -25,7 +25,7 @@ from conceptloader.ingest.records.batch import BadRecord, BadRow, Ragged, RowBat
 from conceptloader.ingest.records.chat import ChatParser, ChatRules
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.inputs import Source
-from conceptloader.ingest.records.lines import MAX_LINE_BYTES, lines_before, read_blocks
+from conceptloader.ingest.records.lines import lines_before, read_blocks
 from conceptloader.ingest.records.records import read_record
 from conceptloader.ingest.records.special_tokens import TEXT, SpecialTokens
 from conceptloader.ingest.records.table import TableParser, read_row_groups, rows_at
@@ -51,7 +51,6 @@ class ShardJob:
     eos_id: int | None
     eos: int | None
     rules: SpanAlignment
-    max_line_bytes: int = MAX_LINE_BYTES
     skip_bad: bool = False
     chat: ChatRules | None = None
     bos: int | None = None
@@ -336,5 +335,5 @@ def read_piece(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows
     def name(number: int) -> str:
         return f"line {lines_before(source.path, piece.begin) + number}"
 
-    for numbers, rows, consumed in read_blocks(source.path, source.compression, job.max_line_bytes, piece.begin, end):
+    for numbers, rows, consumed in read_blocks(source.path, source.compression, begin=piece.begin, end=end):
         yield Rows(source.path, rows, parse, numbers, name), consumed

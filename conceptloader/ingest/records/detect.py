@@ -10,7 +10,7 @@ from conceptloader.ingest.parquet import open_parquet
 from conceptloader.ingest.records.columns import MAIN_TRACK, SPAN_FIELDS, SPANS_PREFIX, Columns, column_of
 from conceptloader.ingest.records.features import features_of, label_names
 from conceptloader.ingest.records.inputs import Source
-from conceptloader.ingest.records.lines import MAX_LINE_BYTES, read_blocks
+from conceptloader.ingest.records.lines import read_blocks
 from conceptloader.ingest.records.records import read_record
 from conceptloader.ingest.records.table import column_types
 
@@ -24,25 +24,23 @@ def detect_columns(
     sources: Sequence[Source],
     names: Mapping[str, str] | None = None,
     *,
-    tracks: Sequence[str] = (),
     metadata_columns: Sequence[str] = (),
     fields: Mapping[str, str] | None = None,
     numbers: Mapping[str, str] | None = None,
     ignored: Sequence[str] = (),
-    max_line_bytes: int = MAX_LINE_BYTES,
     strict: bool = False,
 ) -> Columns:
     """Columns as given, and for the rest as the first block of records has them.
 
     `text` or `tokens` is the content, whichever is there, tokens with `labels` and `attention_mask`; `spans` is the
-    track concepts and `spans_<track>` the track of that name, in addition to `tracks`; `metadata` is the metadata
+    track concepts and `spans_<track>` the track of that name; `metadata` is the metadata
     object. names: what these columns, `id`, and the fields of spans are called, where that differs. strict: the first
     records have no others.
 
     Raises: ConfigError if both text and tokens are there or named, InputError for an empty corpus or broken records,
     and with `strict` for columns that are not known, all of them.
     """
-    path, there = first_columns(sources, max_line_bytes)
+    path, there = first_columns(sources)
     found, names = there - set(ignored), names or {}
     for ours in names:
         if ours not in _OURS and not ours.startswith(SPANS_PREFIX):
@@ -59,7 +57,6 @@ def detect_columns(
         text, tokens = (None, "tokens") if "tokens" in found else ("text", None)
     usual = found - set(names.values()) | names.keys()
     spans = {name for name in usual if name == column_of(MAIN_TRACK) or name.startswith(SPANS_PREFIX)}
-    spans |= {column_of(track) for track in tracks}
     columns = {_track_of(name): names.get(name, name) for name in sorted(spans, key=_track_of)}
     metadata = names.get("metadata", "metadata")
     taken = {*names.values(), *metadata_columns, *(fields or {}), *(numbers or {})}
@@ -116,12 +113,12 @@ def _track_of(column: str) -> str:
     return MAIN_TRACK if column == "spans" else column.removeprefix(SPANS_PREFIX)
 
 
-def first_columns(sources: Sequence[Source], limit: int = MAX_LINE_BYTES) -> tuple[str, set[str]]:
+def first_columns(sources: Sequence[Source]) -> tuple[str, set[str]]:
     """The first file that holds a record, and names of the columns in its first block."""
     for source in sources:
         if source.row_groups is not None:
             return source.path, {*column_types(source.path)}
-        for numbers, rows, _ in read_blocks(source.path, source.compression, limit):
+        for numbers, rows, _ in read_blocks(source.path, source.compression):
             names: set[str] = set()
             problem: InputError | None = None
             for number, row in zip(numbers, rows, strict=True):

@@ -15,7 +15,7 @@ from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.format.write.build import OtherBuild
 from conceptloader.ingest.files import EXPECTED, input_files, kind_of
 from conceptloader.ingest.parquet import row_groups
-from conceptloader.ingest.records.lines import MAX_LINE_BYTES, read_blocks
+from conceptloader.ingest.records.lines import read_blocks
 from conceptloader.ingest.records.records import read_record
 from conceptloader.ingest.records.table import read_objects
 from conceptloader.storage.durable import write_file
@@ -93,7 +93,7 @@ def read_rows(
         if source.row_groups is not None:
             yield from read_objects(source.path, column)
             return
-        for numbers, rows, _ in read_blocks(source.path, source.compression, MAX_LINE_BYTES):
+        for numbers, rows, _ in read_blocks(source.path, source.compression):
             for number, row in zip(numbers, rows, strict=True):
                 try:
                     record = read_record(row)

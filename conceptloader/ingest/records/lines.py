@@ -43,7 +43,7 @@ def read_lines(
                         f"{path}: line {lines_before(path, begin) + count + long + 1}",
                         f"more than {limit} bytes",
                         f"at most {limit:,} bytes a line",
-                        "split the document, or raise --max-line-bytes",
+                        "split the document",
                     )
                 at = file.tell()
                 yield lines, (at if end is None else min(at, end)) - begin
@@ -64,7 +64,7 @@ def read_lines(
 
 
 def read_blocks(
-    path: str, compression: str | None, limit: int, begin: int = 0, end: int | None = None
+    path: str, compression: str | None, limit: int = MAX_LINE_BYTES, begin: int = 0, end: int | None = None
 ) -> Iterator[tuple[list[int], Sequence[bytes], int]]:
     """(numbers of the lines, the first of the piece being 1; lines, blank ones skipped; stored bytes) in blocks.
 

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 
 from conceptloader import trace
-from conceptloader.cli.arguments import add_choice, positive, refuse_beside, refuse_without
+from conceptloader.cli.arguments import positive, refuse_beside, refuse_without
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.runlog import History, RunStart
 from conceptloader.order.schedule import BatchSchedule
@@ -24,7 +24,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     group("--micro-batch-size", type=positive, metavar="N", help=meaning)
     group("--dp-size", type=positive, default=1, metavar="N", help="data-parallel ranks (default: 1)")
     scheme = "how ranks share a micro batch: as in plain PyTorch (default), or as in Megatron-LM and nanotron"
-    add_choice(group, "--scheme", "strided contiguous", scheme)
+    group("--scheme", choices=["strided", "contiguous"], default="strided", help=scheme)
 
 
 def open_run(arguments: argparse.Namespace) -> Run:

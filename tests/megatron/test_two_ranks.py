@@ -91,7 +91,7 @@ def by_hand(path: Path, packed: bool) -> dict[str, Any]:
 
 
 EXPECTED = {
-    "other weight": "order.phases: rank(s) 0: .*3.*7.*; rank(s) 1: .*1",
+    "other weight": "order.segments: rank(s) 0: .*3.*7.*; rank(s) 1: .*1",
     "other copy": "order.members.web.stream_fingerprint: rank(s) 0: .*; rank(s) 1: ",
     "other position": "consumed_samples: rank(s) 0: 0; rank(s) 1: 8",
 }

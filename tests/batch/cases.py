@@ -142,16 +142,3 @@ def random_columns(paths: Sequence[Path], seed: int) -> dict[str, Any]:
             "dtype": str(rng.choice(["widened", "stored"])),
         }
     return chosen
-
-
-def write_scattered(path: Path, step: int) -> None:
-    """A document of 30 spans of 4 tokens, whose records are `step` apart, in threes."""
-    options = cl.writing.BuildOptions(
-        token_type="u2", tracks={"concepts": cl.writing.TrackOptions(encoding="dense")}, mode="stream-with-metadata"
-    )
-    builder = cl.writing.create_writer(path, options)
-    with builder.shard(0) as writer:
-        numbers = [writer.add_record("concepts", np.full(3, k)) for k in range(5000)]
-        spans = [(4 * k, 4 * k + 4, numbers[step * (k % 3) + k // 3]) for k in range(30)]
-        writer.add_document(np.arange(121), spans={"concepts": spans})
-    cl.writing.finalize(path)

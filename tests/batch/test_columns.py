@@ -5,16 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import conceptloader as cl
 from conceptloader.batch.open import open_reader
 from conceptloader.errors import ConfigError
 from conceptloader.testing import random_documents, write_dataset
-from tests.corpora.columns import add_column, random_items, widened
+from tests.corpora.columns import add_column, random_items
 from tests.raises import raises
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def config(path: Path, columns: dict[str, Any], **keys: Any) -> dict[str, Any]:
@@ -25,56 +22,6 @@ def config(path: Path, columns: dict[str, Any], **keys: Any) -> dict[str, Any]:
 def dataset(path: Path, **options: Any) -> cl.Dataset:
     write_dataset(path, random_documents(60, seed=3), shards=3, **options)
     return cl.open_dataset(path)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "wide", "stored"),
-    [
-        ("u1", torch.uint8, torch.uint8),
-        ("u2", torch.int32, torch.uint16),
-        ("u4", torch.int64, torch.uint32),
-        ("i2", torch.int16, torch.int16),
-        ("f2", torch.float16, torch.float16),
-        ("f8", torch.float64, torch.float64),
-        ("bf16", torch.float32, torch.bfloat16),
-    ],
-)
-def test_types_that_torch_does_not_compute_with_are_widened(tmp_path: Path, dtype: str, wide: Any, stored: Any) -> None:
-    ds = dataset(tmp_path / "ds")
-    items = random_items(np.random.default_rng(1), ds.num_tokens, dtype, (3, 2))
-    add_column(tmp_path / "ds", "x", items, dtype)
-    add_column(tmp_path / "ds", "y", items, dtype)
-    chosen = {"x": "labels", "y": {"at": "inputs", "dtype": "stored"}}
-    with cl.make_dataloader(config(tmp_path / "ds", chosen), micro_batch_size=4) as loader:
-        batch = next(iter(loader))
-    assert (batch["x"].dtype, batch["y"].dtype) == (wide, stored)
-    assert batch["x"].shape == batch["y"].shape == (4, 16, 3, 2)
-    tokens = ds.read(0, ds.num_tokens)["tokens"]
-    for k in range(4):
-        rows = [t for t in range(len(tokens) - 16) if np.array_equal(tokens[t : t + 16], batch["input_ids"][k])]
-        wanted = [torch.from_numpy(widened(items[t : t + 17], dtype)).double() for t in rows]
-        assert any(
-            torch.equal(one[1:], batch["x"][k].double()) and torch.equal(one[:-1], batch["y"][k].double())
-            for one in wanted
-        )
-
-
-def test_padding_and_what_is_taken_out_are_blank(tmp_path: Path) -> None:
-    """In packs, at labels: the last input of a document has none, and padding has none."""
-    ds = dataset(tmp_path / "ds")
-    items = random_items(np.random.default_rng(2), ds.num_tokens, "f2", (2,))
-    add_column(tmp_path / "ds", "probs", items)
-    keys: dict[str, Any] = {"packing": {"bins": 4}, "outputs": {"document_ids": True}}
-    keys["exclude"] = [{"at": 0, "dataset": "a", "ids": ["doc-3"], "take": "own"}]
-    if ds.document_id(3) is None:
-        keys["exclude"] = [{"at": 0, "dataset": "a", "tokens": list(ds.document_range(3)), "take": "own"}]
-    for missing in (None, -1.5):
-        options = {"at": "labels", **({} if missing is None else {"missing": missing})}
-        reader = open_reader(cl.open_blend(config(tmp_path / "ds", {"probs": options}, **keys)))
-        batch = reader.read(np.arange(24, dtype=np.uint64))
-        blank = (batch["probs"] == (missing or 0)).all(-1)
-        assert np.array_equal(blank, batch["loss_mask"] == 0)
-        assert 0 < blank.sum() < blank.size
 
 
 def launch(path: Path, columns: dict[str, Any], **keys: Any) -> None:

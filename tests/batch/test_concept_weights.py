@@ -49,10 +49,6 @@ def expected(outside: float, red: float, blue: float, both: float, green: float,
     return tokens[1:]
 
 
-def test_of_several_concepts_the_smallest_weight_holds(data: Path) -> None:
-    assert weights(data, concepts={"red": 3, "blue": 0.5}, inside=2) == expected(1, 3, 0.5, 0.5, 2, 2)
-
-
 @pytest.mark.parametrize(
     ("how", "path", "found"),
     [

@@ -4,7 +4,6 @@ import json
 import pickle
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,18 +58,6 @@ def test_what_needs_torch_is_refused(config: dict[str, Any], given: dict[str, An
     (name,) = given
     with raises(ConfigError, name, found="for batches, whose arrays are numpy's"):
         cl.batches(config, micro_batch_size=2, **given)
-
-
-def test_metrics_and_run_log(config: dict[str, Any], tmp_path: Path) -> None:
-    seen = []
-    end = cl.metrics.on_step(seen.append)
-    with cl.batches(config, micro_batch_size=4, global_batch_size=8, num_samples=16) as loader:
-        loader.log_start(tmp_path, 0)
-        masks = [batch["loss_mask"] for batch in loader]
-    end()
-    assert [metrics.step for metrics in seen] == [0, 1]
-    assert seen[1].masked == pytest.approx(1 - np.mean(masks[2:]))
-    assert [start.step for start in cl.adapters.RunLog(tmp_path).starts] == [0]
 
 
 def test_it_works_without_torch(config: dict[str, Any]) -> None:

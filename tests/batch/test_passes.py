@@ -19,7 +19,7 @@ from conceptloader.errors import FormatError, ReadError
 from conceptloader.remote.objects import RemoteObjects
 from conceptloader.storage.handles import Handles
 from conceptloader.testing import random_documents, write_dataset
-from tests.batch.cases import make_view, read, write_scattered
+from tests.batch.cases import make_view, read
 from tests.batch.compare import assert_same
 from tests.corpora.known import Recipe, build
 from tests.packing.packed import make_view as make_packs
@@ -55,15 +55,6 @@ def check(reader: BatchReader, view: View) -> None:
     assert_same(read(reader, *windows), read(BatchReader(NO_ORDER, [view], reader.layout), *windows))
 
 
-def test_few_descriptors_are_shared_by_what_a_batch_needs(tmp_path: Path) -> None:
-    """Not all files at once, nor those of one sample at a time."""
-    view = shards(tmp_path / "a", 40)
-    handles = Passes(160)
-    check(BatchReader(NO_ORDER, [view], layout_of(view), handles=handles), view)
-    assert 3 < handles.begun < 15
-    assert handles.count <= 160
-
-
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A dataset in a store, of which blocks of 24 bytes are kept, and not for long."""
@@ -76,22 +67,6 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Any:
         return cl.open_dataset(f"{bucket}/a")
 
     return put
-
-
-@pytest.mark.parametrize("kind", ["windows", "packs"])
-def test_a_store_is_asked_in_few_rounds(tmp_path: Path, kind: str, store: Any) -> None:
-    """However many shards, tracks and spans there are: one for each thing that is found by another."""
-    write_dataset(tmp_path / "a", random_documents(300, seed=2, mean_length=40), shards=20, encoding="spans")
-    near, far = cl.open_dataset(tmp_path / "a"), store(tmp_path / "a")
-    view = make_view("x", near, 0, 0, 100, SEQ_LEN)
-    if kind == "packs":
-        view = make_packs(tmp_path / "a", SEQ_LEN, 64)
-    layout = layout_of(view, cu_seqlens=True)
-    views = [dataclasses.replace(view, dataset=far)]
-    passes = Passes(1000)
-    found = read(BatchReader(NO_ORDER, views, layout, handles=passes), *range(100))
-    assert_same(found, read(BatchReader(NO_ORDER, [view], layout), *range(100)))
-    assert passes.begun == {"windows": 5, "packs": 7}[kind]
 
 
 def test_packs_read_documents_also_after_windows_of_the_same_shards(tmp_path: Path) -> None:
@@ -108,14 +83,6 @@ def test_packs_read_documents_also_after_windows_of_the_same_shards(tmp_path: Pa
             found = BatchReader(NO_ORDER, views, layout).read(samples, picked=picked)
             wanted = BatchReader(NO_ORDER, [views[member]], layout).read(samples, picked=(np.zeros(20), samples))
             assert_same(found, wanted)
-
-
-def test_records_far_apart_are_asked_for_in_one_round(tmp_path: Path, store: Any) -> None:
-    write_scattered(tmp_path / "a", 1600)
-    near = make_view("x", cl.open_dataset(tmp_path / "a"), 0, 0, 5, SEQ_LEN)
-    passes, view = Passes(1000), dataclasses.replace(near, dataset=store(tmp_path / "a"))
-    check(BatchReader(NO_ORDER, [view], layout_of(near), handles=passes), near)
-    assert passes.begun == 4  # the stream, the index, the data
 
 
 def test_of_the_last_block_of_a_read_no_more_is_taken_than_was_asked_for(tmp_path: Path, store: Any) -> None:

@@ -1,7 +1,6 @@
 """Concept tensors for a head: equal to plain loops over batches of a real loader, and never waiting for a device."""
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -206,18 +205,3 @@ def test_a_track_by_attributes(batches: list[Batch]) -> None:
     assert (found.ids is None) == (found.values is not None)
     with raises(ConfigError, "track 'concept'", "no such track", "one of concepts"):
         cl.concepts.track(batch, "concept")
-
-
-def test_tracks_of_other_layouts_by_attributes(config: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_text('{"text": "a long enough text", "quality": 1}\n')
-    cl.build(tmp_path / "in.jsonl", tmp_path / "ds", tokenizer="bytes", number={"quality": "f4"})
-    numbers = {"seq_len": 8, "datasets": {"d": {"path": str(tmp_path / "ds")}}, "tracks": {"quality": {}}}
-    for name, own, run in (
-        ("concepts", "records", {**config, "tracks": {"concepts": {"layout": "records"}}}),
-        ("quality", "values", numbers),
-    ):
-        with cl.make_dataloader(run, micro_batch_size=2) as loader:
-            batch = next(iter(loader))
-        filled = {field for field, value in cl.concepts.track(batch, name)._asdict().items() if value is not None}
-        assert filled == {"span_index", "num_spans", "spans", "flags", own}
-        assert {key for key in batch if key.startswith(name)} == {f"{name}_{field}" for field in filled}

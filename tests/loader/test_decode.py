@@ -80,30 +80,3 @@ def test_what_cannot_be_decoded_is_said(config: dict[str, Any], tmp_path: Path) 
         with raises(cl.errors.ConfigError, "decode", "no tokenizer next to"):
             cl.decode(batch, loader)
         assert len(cl.decode(batch, loader, "bytes")[0].text) > 0
-
-
-def test_a_dataset_is_its_documents(config: dict[str, Any]) -> None:
-    ds = cl.open_dataset(config["datasets"]["a"]["path"])
-    assert len(ds) == 40
-    assert ds[0]["tokens"].tolist() == ds.documents()[0]["tokens"].tolist()
-    assert ds[-1]["tokens"].tolist() == ds.documents()[39]["tokens"].tolist()
-    assert len([*ds]) == 40
-    with pytest.raises(IndexError):
-        ds[40]
-    assert bool(ds)
-
-
-def test_objects_show_what_they_are(config: dict[str, Any]) -> None:
-    ds = cl.open_dataset(config["datasets"]["a"]["path"])
-    windows = ds.windows(8)
-    assert repr(windows) == f"<Windows: {len(windows)} of {ds.path}, 8 tokens and a label each, tracks concepts>"
-    assert f"<DocumentView: 40 of {ds.path}, tracks concepts>" == repr(ds.documents())
-    mixture = cl.Mixture([3_000, 5], names=["web", "code"], seed=7)
-    assert repr(mixture) == "<Mixture of web (3,000 windows), code (5 windows): seed 7, 1 segments>"
-    assert "2 more" in repr(cl.Mixture([1] * 6))
-    with cl.make_dataloader(config, micro_batch_size=2, dp_rank=1, dp_size=4, num_samples=80) as loader:
-        shown = repr(loader)
-        assert shown == "<Loader of a, b: micro batches of 2 samples of 48 tokens, rank 1 of 4, at sample 0 of 80>"
-    data = cl.SampleDataset(config, num_samples=5)
-    assert repr(data) == "<SampleDataset of a, b: 5 samples of 48 tokens>"
-    assert repr(cl.EpochSampler(9, 3, 1)) == "<EpochSampler of 9 samples: rank 1 of 3, epoch 0>"

@@ -1,7 +1,6 @@
 """Loss weights, fields, numbers and records as a training loop meets them: loaders, collate, trace."""
 
 import itertools
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,15 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
 from conceptloader.blend import load_config
-from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec import codecs
-from conceptloader.testing import random_documents, write_dataset
 from tests.raises import raises
 from tests.registered import registered
 
@@ -108,35 +104,6 @@ def test_in_a_loader_and_after_a_resume(config: dict[str, Any]) -> None:
     resumed.close()
 
 
-def test_weights_of_a_track_that_one_dataset_lacks(config: dict[str, Any], tmp_path: Path) -> None:
-    """They are at the labels, and nothing else of the track is in the batch. With token_values one says what is there
-    instead: it was 0, and switched the loss of a dataset off."""
-    write_dataset(tmp_path / "b", random_documents(20, seed=1, tracks={}))
-    config["datasets"] = {
-        "a": {**config["datasets"]["a"], "weight": 1},
-        "b": {"path": str(tmp_path / "b"), "weight": 1},
-    }
-    config |= {"tracks": {}, "allow_mixed_tokenizers": True}
-    config["outputs"] = {"loss_weight": {"name": "quality", "outside": -1}}
-    with raises(ConfigError, found="no track that is read called 'quality' in b", fix="missing: 1"):
-        cl.make_dataloader(config, micro_batch_size=6)
-    config["outputs"]["loss_weight"]["missing"] = 7
-    with cl.make_dataloader(config, micro_batch_size=6) as loader:
-        batch = next(iter(loader))
-    config |= {"outputs": {}, "tracks": {"quality": {}}}
-    with cl.make_dataloader(config, micro_batch_size=6) as loader:
-        plain = next(iter(loader))
-    assert not [name for name in batch if "quality" in name or "span" in name]
-    weights, lacking = batch["loss_weight"], batch["dataset_id"] == 1
-    assert 0 < lacking.sum() < 6
-    assert (weights[lacking] == 7).all()
-    with pytest.raises(TypeError, match="missing"):
-        cl.concepts.token_values(plain, "quality")  # type: ignore[call-arg]
-    of_inputs = cl.concepts.token_values(plain, "quality", missing=-1)
-    assert torch.equal(weights[~lacking][:, :-1], of_inputs[~lacking][:, 1:])
-    assert (of_inputs[lacking] == -1).all()
-
-
 def test_collate_of_ones_own(config: dict[str, Any]) -> None:
     """It gets whole batches in a Loader, and the samples of one in torch's DataLoader."""
     config["outputs"]["cu_seqlens"] = False
@@ -176,22 +143,3 @@ def test_the_order_does_not_know_of_it(config: dict[str, Any]) -> None:
     spec = cl.open_blend({**bare, "datasets": tracks}).spec.to_dict()
     assert cl.open_blend(config).spec.to_dict() == spec
     assert load_config(load_config(config).to_dict()) == load_config(config)
-
-
-def test_trace_shows_what_the_batch_has(
-    config: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config["tracks"] = {"quality": {}}
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
-    command = ["trace", str(tmp_path / "run.yaml"), "--sample", "1"]
-    assert main([*command, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["samples"][0]
-    with cl.make_dataloader(config, micro_batch_size=2) as loader:
-        batch = next(iter(loader))
-    for name in ("loss_weight", "number"):
-        assert found["fields"][name] == batch[name][1].tolist()
-    spans = found["spans"]["quality"]
-    assert [span["record"] for span in spans] == [[v] for v in batch["quality_values"][1, : len(spans)].tolist()]
-    assert main(command) == 0
-    low, high = batch["loss_weight"][1].min(), batch["loss_weight"][1].max()
-    assert f"  loss_weight: {low:g} to {high:g}, mean " in capsys.readouterr().out

@@ -116,28 +116,6 @@ def test_samples_are_those_of_a_slow_definition(
     assert (moves > 40) == (rate > 0)
 
 
-def test_parts_are_put_together_again(data: str, fim: ModuleType) -> None:
-    transform = fim.FillInMiddle(PREFIX, SUFFIX, MIDDLE, EOS, 1.0, 0.5)
-    (before,) = cl.make_dataloader(config_of(data, "packs"), micro_batch_size=90, num_samples=90)
-    found = transform(before)
-    kinds = []
-    for row in range(90):
-        edges, were = (
-            [edge - row * SIZE for edge in batch["cu_seqlens"].tolist() if 0 <= edge - row * SIZE <= SIZE]
-            for batch in (found, before)
-        )
-        for (a, b), (c, d) in zip(pairwise(edges), pairwise(were), strict=False):
-            now, old = found["input_ids"][row, a:b].tolist(), before["input_ids"][row, c:d].tolist()
-            if now[0] != PREFIX or b == SIZE:
-                continue
-            assert now.pop() == old.pop() == EOS
-            middle, suffix = now.index(MIDDLE), now.index(SUFFIX)
-            # Without a mark between prefix and middle, SPM is known by an empty place for the prefix.
-            assert now[1:suffix] + now[middle + 1 :] + now[suffix + 1 : middle] == old
-            kinds.append(suffix == 1)
-    assert min(kinds.count(True), kinds.count(False)) > 10
-
-
 def test_a_resume_on_other_ranks_cuts_the_same(data: str, fim: ModuleType) -> None:
     transform = fim.FillInMiddle(PREFIX, SUFFIX, MIDDLE, EOS)
 

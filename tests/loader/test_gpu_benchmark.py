@@ -35,23 +35,3 @@ def test_it_trains_with_and_without_the_loader(tmp_path):
         <= found["overhead_percent"]
         <= max(found["overhead_percent_of_rounds"])
     )
-
-
-def test_copies_count_as_overlapped_as_long_as_a_kernel_runs(gpu):
-    def event(kind, name, start, length):
-        return {"cat": kind, "name": name, "ts": start, "dur": length}
-
-    events = [
-        event("kernel", "a", 0, 100),
-        event("kernel", "b", 50, 100),  # on another stream: busy until 150
-        event("kernel", "c", 200, 50),
-        event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 140, 40),  # 10 of it
-        event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 190, 40),  # 30 of it
-        event("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 0, 1000),
-        event("cpu_op", "aten::add", 0, 1000),
-        {"name": "process_name", "ph": "M"},
-    ]
-    milliseconds, share = gpu.overlapped(events)
-    assert milliseconds == pytest.approx(0.08)
-    assert share == pytest.approx(0.5)
-    assert gpu.overlapped([]) == (0.0, 0.0)

@@ -9,7 +9,6 @@ import torch
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, ReadError, ResumeError
-from conceptloader.order.progress.state import OrderState
 from tests.raises import raises
 
 
@@ -33,19 +32,6 @@ def test_a_later_batch_that_cannot_be_dealt_out_is_told_at_the_start(config, cap
     if num_samples is None:
         with loader, raises(ConfigError, "global batch size", "15"):
             take(loader, 5)
-
-
-def test_a_batch_that_is_behind_is_not_told(config, caplog):
-    sizes = cl.adapters.BatchSchedule(((0, 12), (24, 15), (39, 18)))
-    with cl.make_dataloader(config, micro_batch_size=1, global_batch_size=sizes, consumed_samples=24) as whole:
-        take(whole, 15)
-        state = whole.state_dict()
-    caplog.clear()
-    loader = cl.make_dataloader(config, dp_rank=0, dp_size=2, micro_batch_size=3, global_batch_size=sizes)
-    loader.load_state_dict(state)  # of sample 39
-    with loader:
-        take(loader, 1)
-    assert "global_batch_size" not in caplog.text
 
 
 def test_tensors_are_contiguous_and_typed(config):
@@ -113,20 +99,6 @@ def test_a_changed_past_is_refused_with_both_values_and_a_changed_future_is_not(
         resumed(state, [])
 
 
-def test_sequential_reads_every_window_once_and_starts_again(config):
-    config = {**config, "order": "sequential", "phases": []}
-    config["datasets"] = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
-    total = sum(len(cl.open_dataset(entry["path"]).windows(16)) for entry in config["datasets"].values())
-    assert total % 8
-    every = list(range(total))
-    ends = {None: every, "drop": every[: total // 8 * 8], "partial": every, "wrap": every + every[: -total % 8]}
-    for tail, expected in ends.items():
-        loader = cl.make_dataloader(config, micro_batch_size=8, last_batch=tail)
-        for _ in range(2):
-            seen = [index for batch in loader for index in batch["sample_index"].tolist()]
-            assert seen == expected
-
-
 def test_samples_of_a_run_that_are_in_no_step_are_named(config, caplog):
     for options in ({"num_samples": 64}, {"num_samples": 66, "last_batch": "partial"}, {}, {"num_samples": 66}):
         assert not [one for one in caplog.messages if "in no step" in one]
@@ -142,15 +114,6 @@ def test_wrong_sizes_are_named(config):
     config["tracks"]["concepts"]["max_spans"] = 1
     with raises(ConfigError, "max_spans"):
         cl.make_dataloader(config, micro_batch_size=1)
-
-
-def test_the_start_is_logged_by_rank_zero(config, tmp_path):
-    for rank in (0, 1):
-        loader = cl.make_dataloader(config, dp_rank=rank, dp_size=2, micro_batch_size=2, consumed_samples=8)
-        loader.log_start(tmp_path, step=2)
-    log = cl.adapters.RunLog(tmp_path)
-    assert [(s.step, s.consumed, s.dp_size, s.scheme) for s in log.starts] == [(2, 8, 2, "strided")]
-    assert log.spec(log.starts[0]).hash == OrderState.read(loader.state_dict(), "state").spec.hash
 
 
 def test_a_start_within_a_step_is_logged_as_that_step(config, tmp_path):

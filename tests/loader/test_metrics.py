@@ -19,7 +19,6 @@ import torch.multiprocessing as mp
 
 import conceptloader as cl
 from conceptloader.batch.open_files import OpenFiles
-from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.batch.reader import BatchReader
 from conceptloader.kernels.system import STREAM
 from conceptloader.storage import reads
@@ -92,15 +91,6 @@ def test_what_is_masked(config: Any, seen: list[cl.metrics.StepMetrics]) -> None
     list(itertools.islice(make(config), 2))
     assert (seen[-1].masked, seen[-1].without_loss) == (None, None)
     assert not {"data/masked", "data/without_loss"} & seen[-1].flat().keys()
-
-
-def test_one_line_of_the_configuration_has_them_logged(config: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """By the first rank, where no trainer has a logger."""
-    with caplog.at_level(logging.INFO, "conceptloader"):
-        for metrics, rank in ((False, 0), (True, 1), (True, 0)):
-            list(itertools.islice(make({**config, "metrics": metrics}, dp_rank=rank), 6))
-    lines = [r.getMessage() for r in caplog.records if r.name == "conceptloader.metrics"]
-    assert [line.split(":")[0] for line in lines] == ["step 0"]
 
 
 def test_steps_of_the_run_log_and_weights_that_were_set(
@@ -229,21 +219,10 @@ def test_an_evaluation_is_no_step_of_the_run(config: Any, seen: list[cl.metrics.
     assert not seen
 
 
-def test_what_is_ready_and_what_was_waited_for() -> None:
-    ahead = Prefetcher(lambda task: task, iter(range(9)), threads=2, depth=3)
-    while ahead.ready < 3:
-        time.sleep(0.001)
-    next(ahead)
-    assert ahead.waited_s >= 0
-    slow = Prefetcher(lambda task: time.sleep(0.05), iter(range(1)), threads=1, depth=0)
-    next(slow)
-    assert slow.waited_s >= 0.04
-    assert slow.ready == 0
-
-
 def test_exporters(config: Any, seen: list[cl.metrics.StepMetrics], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "conceptloader"):
-        list(itertools.islice(make({**config, "metrics": True}, num_samples=1000), 202))
+        for metrics, rank in ((False, 0), (True, 1), (True, 0)):
+            list(itertools.islice(make({**config, "metrics": metrics}, dp_rank=rank, num_samples=1000), 202))
     lines = [r.getMessage() for r in caplog.records if r.name == "conceptloader.metrics"]
     assert [line.split(":")[0] for line in lines] == ["step 0", "step 100"]
     flat = seen[-1].flat()

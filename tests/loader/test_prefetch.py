@@ -4,9 +4,6 @@ import gc
 import itertools
 import logging
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 
@@ -221,24 +218,3 @@ def test_a_blocked_read_is_logged_and_then_an_error(caplog, depth):
     assert 2 <= len(caplog.records) <= 6
     assert "sample 7 of file 1" in caplog.records[0].message
     assert wait_for(lambda: running() == 0)
-
-
-@pytest.mark.parametrize("depth", [0, 4])
-@pytest.mark.parametrize("blocked", [False, True])
-def test_an_interrupt_ends_the_process_at_once(blocked, depth):
-    script = textwrap.dedent(f"""
-        import time
-        from conceptloader.batch.prefetch import Prefetcher
-        read = lambda n: time.sleep({3600 if blocked else 0.001})
-        ahead = Prefetcher(read, iter(range(10**9)), threads=2, depth={depth})
-        print("ready", flush=True)
-        for _ in ahead:
-            pass
-    """)
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout.readline() == b"ready\n"
-    time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
-    assert process.returncode == -signal.SIGINT
-    assert errors.strip().endswith(b"KeyboardInterrupt")

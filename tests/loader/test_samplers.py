@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError, UnboundedLoaderError
@@ -110,14 +110,6 @@ def test_weights_given_before_the_first_iterator_hold_at_once():
     assert min(epochs(sampler, 0)[0]) >= 100
 
 
-def test_the_state_does_not_move_by_iterating():
-    sampler = cl.MixtureSampler(SIZES, [1, 1, 1])
-    sampler.set_epoch(3)
-    state = sampler.state_dict()
-    list(sampler)
-    assert sampler.state_dict() == state
-
-
 def test_another_order_is_refused():
     state = cl.MixtureSampler(SIZES, [1, 1, 1], seed=1).state_dict()
     with raises(ResumeError, path="seed", found="2", expected="1, as saved"):
@@ -132,13 +124,6 @@ def test_wrong_weights_are_refused(weights):
         cl.MixtureSampler(SIZES, weights)
     with raises(ConfigError, "weights"):
         cl.MixtureSampler(SIZES, [1, 1, 1]).update_weights(weights)
-
-
-def test_a_dataloader_takes_them():
-    data = TensorDataset(torch.arange(107))
-    sampler = cl.MixtureSampler(SIZES, [1, 1, 1], 2, 0)
-    loader = DataLoader(data, batch_size=5, sampler=sampler)
-    assert [int(v) for (batch,) in loader for v in batch] == list(sampler)
 
 
 def test_micro_batches_of_all_ranks_are_the_order() -> None:

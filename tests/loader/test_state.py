@@ -40,15 +40,6 @@ def evaluation(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "order": "sequential", "phases": [], "datasets": datasets}
 
 
-def test_the_state_is_one_string_that_survives_json(config):
-    state = after(config)
-    assert list(state) == [KEY]
-    assert isinstance(state[KEY], str)
-    loader = make(config)
-    loader.load_state_dict(json.loads(json.dumps(state)))
-    assert taken(loader, 1) == list(range(8, 16))
-
-
 @pytest.mark.parametrize(
     "edit",
     [
@@ -188,11 +179,6 @@ def test_a_position_between_two_micro_batches_has_no_state(config):
             loader.state_dict_at(wrong)
 
 
-def test_the_position_cannot_be_set_by_hand(config):
-    with pytest.raises(AttributeError):
-        make(config).consumed_samples = 7
-
-
 # length
 
 
@@ -292,20 +278,6 @@ def test_a_run_of_less_than_a_global_batch_is_refused(config):
 
 
 # evaluation
-
-
-@pytest.mark.parametrize(("dp_size", "batch"), [(1, None), (3, 48)])
-def test_evaluation_reads_every_window_once_on_any_number_of_ranks(config, dp_size, batch):
-    total = sum(cl.open_blend(evaluation(config)).order.sizes)
-    assert total % (8 * dp_size)
-    seen, lengths = [], set()
-    for rank in range(dp_size):
-        loader = make(evaluation(config), dp_rank=rank, dp_size=dp_size, global_batch_size=batch)
-        batches = list(loader)
-        lengths |= {len(batches), len(loader)}
-        seen += [k for b in batches for k in b["sample_index"].tolist()]
-    assert sorted(seen) == list(range(total))
-    assert lengths == {-(-total // (8 * dp_size))}  # as many batches on each rank, none in which nobody has a sample
 
 
 def test_each_evaluation_starts_at_its_beginning(config):

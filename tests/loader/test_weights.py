@@ -1,22 +1,15 @@
 """Weights that are set while a run is going: what is read, resumed, logged and refused."""
 
 import itertools
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch.multiprocessing as mp
 
 import conceptloader as cl
-from conceptloader.blend import open_blend
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.progress.spec import OrderSpec
-from conceptloader.run.weights import with_weights
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.trace import open_run
-from tests.corpora.blended import tokens_of
 from tests.raises import raises
 
 PREFETCH = 3
@@ -86,57 +79,6 @@ def test_where_a_phase_of_the_configuration_starts(config: Any) -> None:
     assert {found[t] for t in range(24, 46) if t in found} == {1}
 
 
-def test_resuming_with_another_sequence_length_keeps_them_and_a_new_stage_does_not(config: Any) -> None:
-    loader = make(config)
-    rows(loader, 2)
-    loader.set_weights({"a": 1})
-    loader.set_weights({"b": 1}, at=400)
-    state = loader.state_dict()
-    loader.close()
-    for options in ({"seq_len": 8, "on_seq_len_change": "restart"}, {}):
-        changed = make({**config, **options})
-        changed.load_state_dict(state, new_stage=not options)
-        assert len(changed.blend.spec.live) == (2 if options else 0)
-        again = make({**config, **options})
-        again.load_state_dict(changed.state_dict())
-        assert again.state_dict() == changed.state_dict()
-        assert again.blend.spec == changed.blend.spec
-        if options:
-            assert again.set_weights({"c": 1}, at=440) == 440
-            third = make({**config, **options})
-            third.load_state_dict(again.state_dict())
-            assert third.blend.spec == again.blend.spec
-
-
-def test_the_run_log_knows_them(config: Any, tmp_path: Path) -> None:
-    loaders = [make(config, dp_rank) for dp_rank in range(2)]
-    found = []
-    for loader in loaders:
-        loader.log_start(tmp_path, step=5)
-    iterators = [iter(loader) for loader in loaders]
-    for number in range(20):
-        for loader, batches in zip(loaders, iterators, strict=True):
-            found += [(loader.dp_rank, *row) for row in rows(batches, 1)]
-            if number in (3, 4):
-                loader.set_weights({"a": number, "c": 1})
-    for loader in loaders:
-        loader.close()
-    assert [start.step for start in cl.adapters.RunLog(tmp_path).starts] == [5]
-    run = open_run(open_blend(config).config.to_dict() and _written(config, tmp_path), tmp_path)
-    order = run.blend.order
-    assert [order.index_of_window(*order.sample(sample)) for sample in range(80)] == list(range(80))
-    for dp_rank, sample, dataset, tokens in found:
-        assert run.blend.order.sample(sample)[0] == dataset
-        (place,) = run.places(sample)
-        assert (place.step, place.dp_rank) == (5 + sample // 8, dp_rank)
-        assert tokens_of(run.blend, sample)[:-1] == list(tokens)
-
-
-def _written(config: Any, folder: Path) -> Path:
-    (folder / "run.yaml").write_text(json.dumps(config))
-    return folder / "run.yaml"
-
-
 def test_what_is_refused_changes_nothing(config: Any, tmp_path: Path) -> None:
     loader = make(config, num_samples=400)
     rows(loader, 3)
@@ -203,37 +145,6 @@ def test_a_configuration_that_contradicts_them(config: Any) -> None:
         make(fewer).load_state_dict(state)
 
 
-def test_specs_say_where_they_were_set(config: Any) -> None:
-    assert open_blend(config).spec.live == []
-    live = with_weights(open_blend(config), {"a": 1}, 10).spec
-    assert [one.at for one in live.live] == [10]
-    assert sum((live.live[0].drawn or {}).values()) == 10
-    assert OrderSpec.from_dict(live.to_dict()) == live
-
-
-def _rank(rank: int, config: Any, folder: str) -> None:
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    loader = make(config, rank)
-    rows(loader, 2)
-    state = loader.state_dict()
-    with raises(ConfigError, found="differ between the ranks", fix="weights.a: rank(s) 0: 1; rank(s) 1: 2"):
-        loader.set_weights({"a": 1 + rank, "b": 1})
-    assert loader.state_dict() == state
-    loader.set_weights({"a": 1, "b": 1})
-    assert loader.state_dict() != state
-    loader.close()
-    dist.destroy_process_group()
-    Path(folder, f"done.{rank}").touch()
-
-
-@pytest.mark.slow
-def test_ranks_that_disagree_are_all_told(config: Any, tmp_path: Path) -> None:
-    mp.start_processes(_rank, (config, str(tmp_path)), nprocs=2, start_method="fork")
-    assert all((tmp_path / f"done.{rank}").exists() for rank in range(2))
-
-
 @pytest.mark.parametrize(
     ("change", "key"),
     [
@@ -264,3 +175,28 @@ def test_errors_name_weights_that_are_set_live(config: Any) -> None:
 def test_arguments_of_other_loaders_are_named(config: Any, name: str, fix: str) -> None:
     with raises(ConfigError, name, "an unknown argument", fix=fix):
         make(config, **{name: 1})
+
+
+def ramped(config: Any, **ramp: Any) -> Any:
+    datasets = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
+    later = {"at": 40, "weights": {"b": 1, "c": 3}, **({"ramp": ramp} if ramp else {})}
+    return {**config, "datasets": datasets, "phases": [{"at": 0, "weights": {"a": 9, "b": 1}}, later]}
+
+
+def test_a_changed_ramp_is_refused_once_it_has_begun(config: Any) -> None:
+    loader = make(ramped(config, samples=120, shape="cosine"))
+    rows(loader, 22)
+    longer = make(ramped(config, samples=150))
+    with raises(ResumeError, found="phases.40.weights.a: saved 0.8998"):
+        longer.load_state_dict(loader.state_dict())
+    longer.load_state_dict(loader.state_dict_at(40))
+
+
+def test_more_weights_than_states_have_room_for(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 before a ramp, 3 in each of its 63 steps, 2 after it."""
+    for most, ramp in ((193, {"samples": 120}), (3, {})):
+        monkeypatch.setattr("conceptloader.blend.blend.MAX_WEIGHTS", most)
+        cl.open_blend(ramped(config, **ramp))
+    monkeypatch.setattr("conceptloader.blend.blend.MAX_WEIGHTS", 192)
+    with raises(ConfigError, "phases", "193 weights in all", "at most 192"):
+        cl.open_blend(ramped(config, samples=120))

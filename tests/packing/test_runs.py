@@ -1,11 +1,9 @@
 """Runs over packs: everything that holds of windows holds of them."""
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 import conceptloader as cl
@@ -14,18 +12,10 @@ from conceptloader.base.strict import plain as plain_of
 from conceptloader.blend import open_blend
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.segments import Segment
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.loader import make_dataloader
-from conceptloader.trace import (
-    BatchRecorder,
-    audit,
-    open_run,
-    read_record,
-    trace_step,
-)
 from tests.raises import raises
 
 SIZE = 32
@@ -106,64 +96,6 @@ def test_specs_of_packs(content: dict[str, Any]) -> None:
         for key in ("phases", "skips", "live"):
             del saved[key]
         assert OrderSpec.from_dict(saved).hash == fingerprint(hashed) == expected
-
-
-def test_audit_and_a_new_sequence_length_in_mid_run(content: dict[str, Any], tmp_path: Path) -> None:
-    config = tmp_path / "run.yaml"
-    (tmp_path / "run").mkdir()
-    state = None
-    for step, more in [(0, {}), (5, {"seq_len": 48, "on_seq_len_change": "restart"})]:
-        config.write_text(yaml.safe_dump({**content, **more}))
-        loader = make_dataloader(config, micro_batch_size=4)
-        if state is not None:
-            loader.load_state_dict(state)
-        loader.log_start(tmp_path / "run", step)
-        starts = RunLog(tmp_path / "run").starts
-        recorder = BatchRecorder(tmp_path / "run/record", len(starts), 0, starts[-1])
-        for number, batch in zip(range(5), loader, strict=False):
-            assert batch["input_ids"].shape == (4, more.get("seq_len", SIZE))
-            recorder.write(step + number, 0, batch)
-        recorder.close()
-        state = loader.state_dict()
-    run = open_run(config, tmp_path / "run")
-    report = audit(run, read_record(tmp_path / "run/record"))
-    assert report.difference is None, str(report.difference)
-    assert (report.steps, report.samples) == ((0, 10), 40)
-    assert {one.dataset for one in trace_step(run, 9)} <= {"web@48", "chat@48"}
-
-
-def test_a_curriculum_of_lengths_reads_each_document_once(content: dict[str, Any]) -> None:
-    """docs/packing.md: short packs first, each length on a split of its own, as many tokens in every batch."""
-    path = content["datasets"]["web"]["path"]
-    seen: Counter[int] = Counter()
-    state, samples = None, 0
-    for seq_len, split in [(16, [0, 0.3]), (32, [0.3, 0.6]), (64, [0.6, 1])]:
-        stage = {**content, "seq_len": seq_len, "datasets": {"web": {"path": path, "split": split}}}
-        stage = {**stage, "phases": [], "skip": [], "packing": {"bins": 4}}
-        loader = make_dataloader(stage, micro_batch_size=64 // seq_len)
-        if state is not None:
-            loader.load_state_dict(state)
-        packs = open_blend(stage).views[0].count
-        steps = packs * seq_len // 64
-        found = []
-        for step, batch in zip(range(steps), loader, strict=False):
-            assert batch["input_ids"].numel() == 64
-            found.append(batch)
-            if step == steps // 2:
-                state = loader.state_dict()
-        again = make_dataloader(stage, micro_batch_size=64 // seq_len)
-        again.load_state_dict(state)
-        for batch, expected in zip(again, found[steps // 2 + 1 :], strict=False):
-            assert torch.equal(batch["input_ids"], expected["input_ids"])
-        for batch in found:
-            seen.update(number for number in batch["document_ids"].flatten().tolist() if number >= 0)
-        samples += steps * 64 // seq_len
-        state = loader.state_dict()
-        assert loader.consumed_samples == samples
-    ds = cl.open_dataset(path)
-    lengths = [end - start for start, end in map(ds.document_range, range(ds.num_documents))]
-    assert all(seen[number] <= length for number, length in enumerate(lengths))
-    assert sum(seen.values()) > 0.9 * ds.num_tokens  # but for the last batch of each length
 
 
 def test_bad_packing_is_said_with_its_key(content: dict[str, Any]) -> None:

@@ -6,13 +6,11 @@ import resource
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, ConfigError, FormatError, ReadError
-from conceptloader.storage import durable
 from tests.soak.builds import build, child, contents, write_input
 
 
@@ -92,59 +90,6 @@ def check_nothing_half_done(out: Path, source: Path, wanted: dict[str, bytes]) -
             cl.open_dataset(out)
     build(source, out)
     assert contents(out) == wanted
-
-
-@pytest.mark.parametrize("after", [0, 5, 20])
-@pytest.mark.parametrize("call", ["fsync", "write"])
-def test_a_full_disk(
-    tmp_path: Path, source: Path, wanted: dict[str, bytes], call: str, after: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No space left at the n-th call: a clear error naming a file, nothing half-committed, and space heals it."""
-    out = tmp_path / "ds"
-    left = after
-
-    def full(real: Any) -> Any:
-        def limited(*args: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return real(*args)
-
-        return limited
-
-    with monkeypatch.context() as patch:
-        if call == "fsync":
-            patch.setattr(os, "fsync", full(os.fsync))
-        else:
-            patch.setattr(durable.Spool, "write", _failing_write(full))
-        with pytest.raises(ReadError, match=rf"{out}.*: No space left on device") as raised:
-            build(source, out)
-    assert raised.value.errno == errno.ENOSPC
-    check_nothing_half_done(out, source, wanted)
-
-
-def _failing_write(full: Any) -> Any:
-    """Spool.write whose file fails."""
-    real = durable.Spool.write
-
-    class File:
-        def __init__(self, file: Any) -> None:
-            self.write = full(file.write)
-            self._file = file
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._file, name)
-
-    def write(spool: durable.Spool, data: Any) -> None:
-        file = spool._file
-        spool._file = File(file)  # type: ignore[assignment]
-        try:
-            real(spool, data)
-        finally:
-            spool._file = file
-
-    return write
 
 
 @pytest.mark.parametrize("limit", [0, 500])

@@ -13,17 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader
 
 import conceptloader as cl
-from conceptloader.batch.after import WithoutLoss
 from conceptloader.batch.open import open_reader
 from conceptloader.batch.open_files import OpenFiles
 from conceptloader.batch.reader import BatchReader
 from conceptloader.storage.handles import Handles
 from conceptloader.storage.source import LocalFiles
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.torch.dataset import SampleDataset
 from tests.corpora.blended import tokens_of
 from tests.soak.builds import child
 
@@ -52,23 +49,6 @@ def truth(data: Path) -> list[list[int]]:
     """input_ids of the first 200 samples."""
     blend = cl.open_blend(configuration(data))
     return [tokens_of(blend, sample)[:-1] for sample in range(200)]
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_dataloader_workers(data: Path, truth: list[list[int]], method: str) -> None:
-    samples = SampleDataset(configuration(data), num_samples=200)
-    assert samples[3]["input_ids"].tolist() == truth[3], "files are open before there are workers"
-    loader = DataLoader(
-        samples,
-        batch_size=10,
-        num_workers=2,
-        multiprocessing_context=method,
-        collate_fn=cl.collate_fn,
-        timeout=100,
-    )
-    found = [row for batch in loader for row in batch["input_ids"].tolist()]
-    assert found == truth
-    assert samples[5]["input_ids"].tolist() == truth[5], "and the parent goes on"
 
 
 def test_64_threads_on_one_reader_while_descriptors_are_evicted(data: Path, truth: list[list[int]]) -> None:
@@ -234,17 +214,3 @@ def test_a_read_only_file_system(data: Path, truth: list[list[int]]) -> None:
             cl.writing.create_writer(data / "new", cl.writing.BuildOptions())
     assert resource.getrlimit(resource.RLIMIT_NOFILE)
     assert multiprocessing.active_children() == []
-
-
-def test_samples_without_loss_are_counted_by_all_threads() -> None:
-    """Thousands of switches between threads; a count that is read before a batch and written after it loses most."""
-    found, masked = WithoutLoss(0), {"loss_mask": np.zeros((16, 64), np.float32)}
-    interval, members = sys.getswitchinterval(), np.zeros(16, np.int64)
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            for _ in pool.map(lambda _: found.add(masked, np.arange(16, dtype=np.uint64), members), range(2000)):
-                pass
-    finally:
-        sys.setswitchinterval(interval)
-    assert found.count == 2000 * 16

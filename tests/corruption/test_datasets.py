@@ -1,6 +1,5 @@
 """Damage to the files of a dataset: it is found or does no harm; nothing crashes, hangs or allocates without bound."""
 
-import shutil
 import tracemalloc
 import zlib
 from collections import Counter
@@ -127,22 +126,3 @@ def test_the_harness_notices_what_is_not_noticed(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(cl, "verify", nothing, raising=False)
     with pytest.raises(AssertionError, match=r"unnoticed|read only"):
         run(subject, raw, 100, 1)
-
-
-def test_shards_of_another_dataset_of_the_same_shape(tmp_path: Path) -> None:
-    """Every file has its right size, and is sound by itself."""
-    variant = VARIANTS[0]
-    subject = Subject(tmp_path / "ds", variant)
-    variant.build(tmp_path / "other")
-    other = tmp_path / "other"
-    tokens = bytearray((other / "00001.stream.bin").read_bytes())
-    tokens[0] ^= 1
-    shutil.copy(other / "00001.notes.data", subject.path / "00001.notes.data")
-    assert cl.verify(subject.path, full=True) == []
-    (subject.path / "00001.stream.bin").write_bytes(tokens)
-    problems = cl.verify(subject.path, full=True)
-    assert [problem.shard for problem in problems] == [1]
-    assert problems[0].tokens == (
-        cl.open_dataset(subject.path).shard_starts[1],
-        cl.open_dataset(subject.path).shard_starts[2],
-    )

@@ -1,8 +1,6 @@
 """Faults of the file system, injected below the reader: in place of pread and open in storage/reads.py."""
 
-import errno
 import os
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -18,8 +16,6 @@ class FaultyDisk:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.waited: list[float] = []
-        self.reads: Counter[str] = Counter()
-        self.opens: Counter[str] = Counter()
         self.read_faults: list[Fault] = []
         self.open_faults: list[OSError] = []
         patch.setattr(io, "pread", self._pread)
@@ -28,7 +24,6 @@ class FaultyDisk:
         patch.setattr(io, "faults", {})  # so that this test's are logged
 
     def _pread(self, descriptor: int, size: int, offset: int) -> bytes:
-        self.reads[os.readlink(f"/proc/self/fd/{descriptor}")] += 1
         for fault in self.read_faults:
             instead = fault(descriptor, size, offset)
             if instead is not None:
@@ -36,7 +31,6 @@ class FaultyDisk:
         return os.pread(descriptor, size, offset)
 
     def _open(self, path: str, flags: int) -> int:
-        self.opens[path] += 1
         if self.open_faults:
             raise self.open_faults.pop(0)
         return os.open(path, flags)
@@ -49,15 +43,5 @@ class FaultyDisk:
             if file in os.readlink(f"/proc/self/fd/{descriptor}") and left[0] != 0:
                 left[0] = None if left[0] is None else left[0] - 1
                 raise OSError(code, os.strerror(code))
-
-        self.read_faults.append(fault)
-
-    def stale_after(self, handles: set[int]) -> None:
-        """Descriptors in `handles` belong to a server that has restarted; such a number is good again once reopened."""
-
-        def fault(descriptor: int, _size: int, _offset: int) -> None:
-            if descriptor in handles:
-                handles.remove(descriptor)
-                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
         self.read_faults.append(fault)

@@ -100,25 +100,6 @@ def test_interruptions_and_short_reads_are_not_noticed(below: Below, config: dic
         assert (found.log, found.waited) == ([], [])
 
 
-@pytest.mark.parametrize(("file", "code"), list(zip(FILES, [*PASSING, errno.EIO], strict=True)))
-def test_a_fault_that_passes_costs_time_and_nothing_else(below: Below, data: Path, file: str, code: int) -> None:
-    for times, layout in ((1, "padded"), (len(io.BACKOFF_S), "ragged")):
-        config = make_config(data / "spans", layout, prefetch_batches=0)
-        found = below(train, config, [partial(Fails, code, times, file)], undisturbed=2)
-        assert found.batches == below.wanted(config)
-        assert [failed for _, failed in found.failed] == [code] * times
-        assert found.waited == list(io.BACKOFF_S[:times])
-        read = found.failed[0][0]
-        assert f"cannot read {read.size} bytes at offset {read.offset} of {read.path}, sample " in found.log[0]
-
-
-def test_stale_handles_are_opened_again(below: Below, config: dict[str, Any]) -> None:
-    found = below(train, config, [Stale], steps=12, undisturbed=2)
-    assert found.batches == below.wanted(config, steps=12)
-    assert found.failed
-    assert set(found.waited) <= set(io.BACKOFF_S[:2])
-
-
 @pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.ENOTCONN, errno.ESTALE], ids=errno.errorcode.get)
 def test_a_remount_heals(below: Below, tmp_path: Path, code: int) -> None:
     config = make_config(write_corpus(tmp_path / "ds"), prefetch_batches=0)
@@ -190,7 +171,7 @@ def test_random_faults_under_8_threads_never_change_a_token(
 SLOW = [(0, 2), (4, 2), (1, 1)]
 
 
-@pytest.mark.parametrize(("file", "how"), list(zip(FILES, [*SLOW, *SLOW[1:]], strict=True)))
+@pytest.mark.parametrize(("file", "how"), [*zip(["stream.bin", "concepts.data", "documents.bin"], SLOW, strict=True)])
 def test_a_slow_read_is_logged(below: Below, data: Path, file: str, how: tuple[int, int]) -> None:
     config = make_config(data / "spans", prefetch_batches=how[0], num_threads=how[1], warn_after_s=0.1, timeout_s=10)
     wanted = below.wanted(config)

@@ -1,7 +1,6 @@
 """Reads that fail: what may pass is tried again with the file opened anew, the rest is an error that says where."""
 
 import errno
-import itertools
 import logging
 import os
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, FormatError, ReadError
 from conceptloader.storage import reads as io
-from conceptloader.storage.source import LocalFiles
 from tests.corpora.two_shards import write_corpus
 from tests.faults.disk import FaultyDisk
 from tests.raises import raises
@@ -49,32 +47,6 @@ def test_a_fault_that_passes_costs_time_and_nothing_else(
     assert len(caplog.records) == 1 + (times > 1)
 
 
-def test_many_faults_are_a_line_a_minute_and_their_number(
-    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Each place for itself; what was not said yet at the process's end."""
-    clock = itertools.count()
-    monkeypatch.setattr(io, "monotonic", lambda: float(next(clock)))  # each attempt is a second later
-    places = ["s3://bucket/a", "http://host/b"]
-    left = [place for _ in range(100) for place in places]
-
-    def attempt() -> None:
-        if left:
-            raise ReadError(left.pop(), "cannot be read at offset 5: busy", errno=errno.EIO)
-
-    io.retrying(attempt, lambda: object())
-    io.tell_all()
-    said = [record.getMessage() for record in caplog.records]
-    first = "cannot be read at offset 5: busy; trying again in 0.01 s"
-    since = "; 29 other attempts failed there since the last such line"
-    for place in places:
-        store = place.rsplit("/", 1)[0]
-        assert [one for one in said if one.startswith(store)] == [
-            f"{place}: {first}", *[f"{place}: {first}{since}"] * 3,
-            f"{store}: 9 other attempts failed since the last line about it",
-        ]  # fmt: skip
-
-
 def test_a_fault_that_stays_is_an_error_naming_file_and_offset(corpus: Path, disk: FaultyDisk) -> None:
     ds = cl.open_dataset(corpus)
     ds.tokens(ds.shard_starts[1], ds.shard_starts[1] + 1)  # the file is open, and has been looked at
@@ -83,25 +55,6 @@ def test_a_fault_that_stays_is_an_error_naming_file_and_offset(corpus: Path, dis
         ds.tokens(ds.shard_starts[1] + 5, ds.num_tokens)  # 5 tokens of 2 bytes
     assert raised.value.errno == errno.EIO
     assert disk.waited == list(io.BACKOFF_S)
-
-
-def test_each_attempt_opens_the_file_again(corpus: Path, disk: FaultyDisk) -> None:
-    ds = cl.open_dataset(corpus)
-    wanted = ds.tokens(0, 10).tolist()
-    path = str(corpus / "00000.stream.bin")
-    before = disk.opens[path]
-    disk.fail(errno.ESTALE, 2, "00000.stream.bin")
-    for _ in range(2):
-        assert ds.tokens(0, 10).tolist() == wanted
-        assert disk.opens[path] == before + 2, "the new handle is kept"
-
-
-def test_every_handle_goes_stale_at_once(corpus: Path, wanted: list[Any], disk: FaultyDisk) -> None:
-    ds = cl.open_dataset(corpus)
-    assert everything(ds) == wanted
-    disk.stale_after({descriptors[0] for descriptors in ds.files.source.table.descriptors.values()})  # type: ignore[attr-defined]
-    assert everything(ds) == wanted
-    assert everything(ds) == wanted
 
 
 def test_what_cannot_pass_is_not_retried(corpus: Path, disk: FaultyDisk) -> None:
@@ -153,11 +106,13 @@ def test_a_link_that_cannot_be_read_for_a_moment_is_followed_later(
 
 
 def test_out_of_descriptors_the_idle_ones_make_room(corpus: Path, disk: FaultyDisk) -> None:
-    ds = cl.open_dataset(corpus)
+    ds, idle = (cl.open_dataset(corpus) for _ in range(2))
     wanted = everything(ds)
+    assert everything(idle) == wanted
     ds.files.source.table.close(str(corpus / "00000.concepts.data"))  # type: ignore[attr-defined]
     disk.open_faults = [OSError(errno.EMFILE, "Too many open files")]
     assert everything(ds) == wanted
+    assert not idle.files.source.table.descriptors  # type: ignore[attr-defined]
     ds.files.source.table.close(str(corpus / "00000.concepts.data"))  # type: ignore[attr-defined]
     disk.open_faults = [OSError(errno.EMFILE, "Too many open files")] * 2
     with raises(ReadError, found="Too many open files", fix="raise the limit of open files"):  # and no advice to look
@@ -174,16 +129,6 @@ def test_file_truncated_while_open(corpus: Path) -> None:
         ds.tokens(0, 10)
 
 
-def test_file_deleted_while_open_is_read_on_until_it_is_closed(corpus: Path) -> None:
-    ds = cl.open_dataset(corpus)
-    wanted = ds.tokens(0, 100).tolist()
-    os.unlink(corpus / "00000.stream.bin")
-    assert ds.tokens(0, 100).tolist() == wanted
-    ds.close()
-    with raises(ReadError, "00000.stream.bin", "cannot be opened: No such file"):
-        ds.tokens(0, 100)
-
-
 @pytest.mark.parametrize("change", ["content", "size"])
 def test_file_replaced_while_open_is_never_read(corpus: Path, change: str) -> None:
     path = corpus / "00000.stream.bin"
@@ -196,21 +141,6 @@ def test_file_replaced_while_open_is_never_read(corpus: Path, change: str) -> No
     ds.close()
     with raises(FormatError, "00000.stream.bin", fix="the file"):
         ds.tokens(0, 100)
-
-
-def test_descriptors_in_use_outlive_their_being_discarded(corpus: Path, disk: FaultyDisk) -> None:
-    """While one thread finds a handle stale, another may be reading with it."""
-    ds = cl.open_dataset(corpus)
-    ds.tokens(0, 10)
-    source = ds.files.source
-    assert isinstance(source, LocalFiles)
-    clock, descriptor = source.begin(ds.files.expected("stream.bin", 0))
-    disk.fail(errno.ESTALE, 1, "00000.stream.bin")
-    ds.tokens(0, 10)
-    assert os.pread(descriptor, 4, 0)
-    source.table.handles.end(clock)
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(descriptor)
 
 
 def test_random_faults_never_change_what_is_read(corpus: Path, wanted: list[Any], disk: FaultyDisk) -> None:

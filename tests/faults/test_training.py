@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.reader import BatchReader
 from conceptloader.errors import ConceptloaderError, ReadError
 from conceptloader.storage import reads as io
-from conceptloader.testing import random_documents, write_dataset
 from conceptloader.torch.loader import Loader
 from tests.faults.disk import FaultyDisk
 
@@ -99,21 +97,6 @@ def test_files_that_cannot_be_opened_name_file_rank_and_sample(corpus: Path, dis
     assert raised.value.errno == errno.EIO
     for part in (f"{corpus}/0000", "cannot be opened", "dp_rank 1", "sample 1", "failed 8 times"):
         assert part in str(raised.value)
-
-
-def test_a_slow_read_can_be_described_while_its_thread_reads_on(corpus: Path) -> None:
-    """The shard may be another one already, in which there is no such file."""
-    other = corpus.parent / "other"
-    write_dataset(other, random_documents(5, tracks={}))
-    datasets = {name: {"path": str(path), "weight": 1} for name, path in (("a", corpus), ("b", other))}
-    reader = cl.make_dataloader(
-        {"seq_len": 16, "datasets": datasets, "tracks": {"concepts": {}}}, micro_batch_size=4
-    )._reader
-    assert isinstance(reader, BatchReader)
-    columns = range(len(reader._tables.kinds))
-    assert {reader._files.path(2, column) for column in columns} == {
-        f"{other}/00000.{kind}" for kind in ("stream.bin", "documents.bin")
-    }
 
 
 def test_quarantined_damage_trains_with_loss_mask_0(corpus: Path) -> None:

@@ -89,26 +89,6 @@ def test_a_finished_shard_is_not_written_again(tmp_path: Path) -> None:
     assert contents(tmp_path / "ds") == before
 
 
-def test_tasks_that_begin_at_the_same_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One begins the build when the other has looked at the directory for the first time."""
-    begun: list[object] = []
-
-    def late(look: Any) -> Any:
-        def call(*args: Any) -> Any:
-            found = look(*args)
-            if str(args[0]) in (str(tmp_path), str(tmp_path / "build.json")) and not begun:
-                begun.append(None)
-                cl.writing.create_writer(tmp_path, OPTIONS, plan=[0])
-            return found
-
-        return call
-
-    monkeypatch.setattr(os, "listdir", late(os.listdir))
-    monkeypatch.setattr(os.path, "exists", late(os.path.exists))
-    cl.writing.create_writer(tmp_path, OPTIONS, plan=[0])
-    assert begun
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -216,11 +196,6 @@ def test_planned_shards_only(tmp_path: Path) -> None:
     for number in (-1, 2):
         with pytest.raises(ConfigError, match=rf"found shard {number}, expected a number from 0 to 1, as planned"):
             build.shard(number)
-
-
-def test_shard_names_have_as_many_digits_as_needed(tmp_path: Path) -> None:
-    assert begin(tmp_path / "few", shards=1).shard_name(0) == "00000"
-    assert begin(tmp_path / "many", shards=100_001).shard_name(7) == "000007"
 
 
 def test_an_interrupted_creation_is_completed(tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
 """Every codec there and back, refused where it has to be."""
 
 import pickle
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,55 +122,6 @@ def test_an_unknown_codec_is_never_imported(tmp_path: Path) -> None:
         ):
             use()
     assert ds.windows(1, tracks=[])[0]["tokens"].tolist() == [1, 2]  # the rest can be read
-
-
-class Packed:
-    """MessagePack, which earlier releases had built in, as far as this test needs it."""
-
-    RECORDS: ClassVar = {b"\x81\xa3url\xa1u": {"url": "u"}}
-
-    def encode(self, value: Any) -> bytes:
-        raise NotImplementedError
-
-    def decode(self, record: memoryview) -> Any:
-        return self.RECORDS[bytes(record)]
-
-    def check(self, record: bytes | memoryview) -> None:
-        if bytes(record) not in self.RECORDS:
-            raise ValueError("found other bytes, expected a MessagePack value")
-
-
-def test_a_codec_that_was_built_in_is_registered(tmp_path: Path) -> None:
-    ((record, value),) = Packed.RECORDS.items()
-    path = tmp_path / "ds"
-    options = cl.writing.BuildOptions(tracks={"a": cl.writing.TrackOptions(codec="msgpack")})
-    with registered("msgpack", Packed()), cl.writing.create_writer(path, options).shard(0) as writer:
-        writer.add_document([1, 2], {"a": [(0, 2, record)]})
-    cl.writing.finalize(path)
-    config = {"seq_len": 1, "datasets": {"a": {"path": str(path)}}, "tracks": {"a": {"layout": "records"}}}
-    assert verify(path, full=True) == []
-    for use in (lambda: cl.open_dataset(path).spans("a", 0, 2), lambda: cl.open_blend(config)):
-        with raises(FormatError, "track 'a'", "codec 'msgpack'", fix="register_codec('msgpack', your_codec)"):
-            use()
-    with registered("msgpack", Packed()):
-        assert cl.open_dataset(path).spans("a", 0, 2).decode() == [value]
-        assert verify(path, full=True) == []
-
-
-def test_a_pickle_is_never_run(tmp_path: Path) -> None:
-    executed = tmp_path / "executed"
-
-    class Bomb:
-        def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
-            return Path.touch, (executed,)
-
-    with registered("pickle", codecs.BytesCodec()):
-        spans = {"a": [(0, 2, pickle.dumps(Bomb()))]}
-        path = written(tmp_path / "ds", [([1, 2], spans)], tracks={"a": {"codec": "pickle"}})
-    assert verify(path, full=True) == []
-    with raises(FormatError, "track 'a'", "codec 'pickle'", fix="register_codec('pickle', your_codec)"):
-        cl.open_dataset(path).spans("a", 0, 2)
-    assert not executed.exists()
 
 
 @pytest.mark.parametrize(

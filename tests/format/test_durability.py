@@ -1,72 +1,18 @@
 """The order of writes, syncs and renames: what a power failure can leave is never taken for a dataset."""
 
 import os
-import re
+import resource
+import signal
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, ReadError
 from conceptloader.storage import durable
 from tests.raises import raises
-
-
-class Recorder:
-    """Stands in for `os` in the writing module and notes what reaches the disk in which order."""
-
-    def __init__(self) -> None:
-        self.synced: set[int] = set()  # inodes whose content was synced
-        self.events: list[str] = []
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(os, name)
-
-    def fsync(self, descriptor: int) -> None:
-        os.fsync(descriptor)
-        self.synced.add(os.fstat(descriptor).st_ino)
-        path = os.readlink(f"/proc/self/fd/{descriptor}")
-        if os.path.isdir(path):
-            self.events.append("sync directory")
-
-    def rename(self, source: str, target: str) -> None:
-        assert os.stat(source).st_ino in self.synced, f"{target} gets its name before its content is on disk"
-        self.events.append(os.path.basename(target))
-        os.rename(source, target)
-
-    def link(self, source: str, target: str) -> None:
-        assert os.stat(source).st_ino in self.synced
-        self.events.append(os.path.basename(target))
-        os.link(source, target)
-
-
-@pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    recorder = Recorder()
-    monkeypatch.setattr(durable, "os", recorder)
-    return recorder
-
-
-def test_names_follow_content_and_the_manifest_comes_last(tmp_path: Path, recorder: Recorder) -> None:
-    options = cl.writing.BuildOptions(tracks={"a": cl.writing.TrackOptions(vocabulary=["x"])}, fields={"f": "u1"})
-    build = cl.writing.create_writer(tmp_path / "ds", options)
-    with build.shard(0) as writer:
-        writer.add_document([1, 2], {"a": [(0, 1, [0])]}, "id", {"f": [0, 0]})
-    cl.writing.finalize(build.path)
-    events = recorder.events
-    files = {name for name in os.listdir(build.path) if name.startswith("00000.") and name != "00000.shard.json"}
-    shard, report = set(events[5 : 5 + len(files)]), 5 + len(files)
-    made = "sync directory"  # the one that holds the new directory
-    assert events[:5] == [made, "build.json", "sync directory", "a.vocabulary.json", "sync directory"]
-    assert shard == files
-    assert events[report:] == [
-        "sync directory",
-        "00000.shard.json",
-        "sync directory",
-        "manifest.json",
-        "sync directory",
-    ]
+from tests.soak.builds import child
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename", "link"])
@@ -92,22 +38,18 @@ def test_a_failing_disk_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.
     assert cl.open_dataset(build.path).num_tokens == 2
 
 
-def test_the_options_that_differ_are_named(tmp_path: Path) -> None:
-    names = [f"column_{number}" for number in range(40)]
+def test_a_write_that_fails_names_its_file(tmp_path: Path) -> None:
+    """More than is buffered, beyond a limit of the kernel's."""
 
-    def begin(ignored: list[str], text: str, eos: Any) -> None:
-        ingest = {"columns": {"ignored": ignored, "text": text}, "eos": eos}
-        cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(extra={"ingest": ingest}))
+    def limited() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        with raises(ReadError, "00000.tokens", "cannot be written"), build.shard(0) as writer:
+            writer.add_document(np.zeros(1 << 20, "u4"))
 
-    begin(names, "text", None)
-    for others, told in (
-        (([*names[:-1], "x"], "text", None), 'columns.ignored[39]: found "column_39", expected "x"); '),
-        ((names[:-7], "text", None), 'ignored[37]: found "column_37", expected null; and 2 more); pass the same'),
-        ((names, "a", None), 'other options (extra.ingest.columns.text: found "text", expected "a"); pass the same'),
-        ((names, "text", {"id": 3}), 'other options (extra.ingest.eos: found null, expected {"id":3}); pass the same'),
-    ):
-        with pytest.raises(ConfigError, match=re.escape(told)):
-            begin(*others)
+    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions())
+    assert child(limited)
+    assert os.listdir(tmp_path / "ds") == ["build.json"]
 
 
 def _fail(*_: object) -> None:

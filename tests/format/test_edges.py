@@ -6,7 +6,6 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.spec.codecs import get_codec
 from conceptloader.format.spec.columns import int_column
 from tests.corpora.small import written
 from tests.hostile.test_attacks import edit
@@ -35,12 +34,6 @@ def test_the_first_wrong_element_of_a_column_is_named() -> None:
     for values, index in (([3, "x", None], 1), ([3, 11, -1], 1), ([0, 10, -1, 11], 2), ([True, 1, "x"], 0)):
         with raises(ConfigError, path=f"c[{index}]"):
             column(*values)
-
-
-def test_what_a_codec_writes_and_takes() -> None:
-    """Without a vocabulary every id is a concept."""
-    decoded = get_codec("concepts", {}, "t").decode(memoryview(b"\xff" * 4))
-    assert decoded.tolist() == [2**32 - 1]
 
 
 @pytest.mark.parametrize("tokens", [1, 2])

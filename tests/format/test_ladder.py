@@ -4,14 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.format.spec.manifest import LADDER_STEPS, Track
-from conceptloader.format.write import ladder, tables
-from conceptloader.format.write.ladder import REACH, Ladder
-from tests.corpora.drawn import Corpus, corpora, expected_spans, explain
+from conceptloader.format.spec.manifest import Track
+from conceptloader.format.write import ladder
+from conceptloader.format.write.ladder import Ladder
 
 RUNS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), max_size=30)  # gap before, length
 
@@ -30,24 +29,6 @@ def test_the_ladder_equals_sliding_a_window(gaps: list[tuple[int, int]], piece: 
         windows = range(max(1, total - 2**k + 1))
         most = max((sum((starts < t + 2**k) & (ends > t)) for t in windows), default=0)
         assert whole.counts[k] == most
-
-
-@settings(max_examples=40)
-@given(corpora(tracks=("concepts",)), st.sampled_from(["dense", "spans"]), st.integers(1, 4))
-def test_shards_longer_than_the_reach(
-    tmp_path_factory: pytest.TempPathFactory, corpus: Corpus, encoding: str, chunk: int
-) -> None:
-    """With a reach of 4 tokens instead of 2**20, and entries handled few at a time."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (ladder, tables):
-            patch.setattr(module, "REACH", 4)
-        patch.setattr(tables, "_CHUNK", chunk)
-        ds = corpus.write(Path(tmp_path_factory.mktemp("reach")) / "ds", encoding)
-    tokens = explain(corpus)
-    for length in (1, 2, 4):
-        starts = range(len(tokens) - length + 1)
-        most = max((len(expected_spans(tokens, "concepts", t, t + length)) for t in starts), default=0)
-        assert ds.tracks["concepts"].spans_in(length) == most or len(tokens) < length
 
 
 @pytest.mark.parametrize("encoding", ["dense", "spans"])
@@ -90,11 +71,3 @@ def test_bounds_for_other_lengths(steps: list[int], tokens: int) -> None:
     whole, rest = divmod(tokens, 2**20)
     assert bound <= whole * counts[20] + (counts[(rest - 1).bit_length()] if rest else 0)
     assert bound <= sum(counts[k] for k in range(20) if rest >> k & 1) + whole * counts[20]
-
-
-def test_windows_of_any_length() -> None:
-    """By the powers of two that it is the sum of, or by the next one, whichever says less; whole reaches besides."""
-    track = Track(codec="json", parameters={}, max_spans=tuple(1 << k for k in range(LADDER_STEPS)))
-    assert [track.spans_in(n) for n in (0, 1, 5, 6, 8, REACH + 5)] == [0, 1, 5, 6, 8, REACH + 5]
-    track = Track(codec="json", parameters={}, max_spans=(1, 1, 2, 2, *(3,) * (LADDER_STEPS - 4)))
-    assert [track.spans_in(n) for n in (5, 7, 9)] == [2, 2, 3]

@@ -1,7 +1,5 @@
 """Many threads and processes on one dataset, with far fewer descriptors than files."""
 
-import multiprocessing
-import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -53,43 +51,6 @@ def test_evicted_descriptors_never_give_wrong_bytes(many_shards: Path, capacity:
     assert handles.count <= capacity
     ds.close()
     assert handles.count == 0
-
-
-def test_a_descriptor_in_use_stays_open(many_shards: Path) -> None:
-    ds = cl.open_dataset(many_shards)
-    handles = Handles(3)
-    source = LocalFiles(handles=handles)
-    files = Files(ds.manifest, ds.files.roots, source)
-    clock, descriptor = source.begin(files.expected("stream.bin", 0))
-    for shard in range(1, 5):
-        files.read("stream.bin", shard, 0, 4)
-    files.close()
-    assert os.pread(descriptor, 8, 0) == bytes([0, 0, 0, 0, 1, 0, 0, 0])
-    assert handles.count == 5
-    handles.end(clock)
-    files.read("stream.bin", 1, 0, 4)
-    assert handles.count == 1
-
-
-def _child(ds: cl.Dataset, seed: int, queue: "multiprocessing.Queue[int]") -> None:
-    queue.put(check(ds, seed, 30))
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_processes(many_shards: Path, method: str) -> None:
-    """Forked after files were opened; spawned with a pickled dataset."""
-    context = multiprocessing.get_context(method)
-    ds = cl.open_dataset(many_shards)
-    check(ds, 0, 5)
-    queue = context.Queue()
-    children = [context.Process(target=_child, args=(ds, seed, queue)) for seed in range(2)]
-    for child in children:
-        child.start()
-    assert [queue.get(timeout=60) for _ in children] == [30, 30]
-    for child in children:
-        child.join()
-        assert child.exitcode == 0
-    check(ds, 1, 5)
 
 
 def test_pickling_keeps_the_options(many_shards: Path) -> None:

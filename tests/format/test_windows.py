@@ -1,35 +1,11 @@
 """Windows, documents and spans against a brute-force reader, for any layout of shards, documents and records."""
 
-import tempfile
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import conceptloader as cl
-import conceptloader.errors as cl_errors
-from tests.corpora.drawn import Corpus, corpora, explain
 from tests.corpora.small import written
-
-
-@settings(max_examples=40)
-@given(corpora(tracks=()), st.floats(0, 1), st.floats(0, 1))
-def test_splits_meet_and_respect_documents(corpus: Corpus, x: float, y: float) -> None:
-    tokens = explain(corpus)
-    x, y = sorted((x, y))
-    with tempfile.TemporaryDirectory() as directory, corpus.write(Path(directory) / "ds", "auto") as ds:
-        pieces = []
-        for a, b in ((0.0, x), (x, y), (y, 1.0)):
-            try:
-                pieces.append(ds.split(a, b))
-            except cl_errors.ConfigError:
-                continue
-    assert [pieces[0][0], pieces[-1][1]] == [0, len(tokens)]
-    for (_, stop), (start, _) in pairwise(pieces):
-        assert stop == start
-        assert tokens[start].first == start
 
 
 def test_split_shares_are_decimal_not_binary(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import gc
 import os
 import signal
 import threading
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -91,21 +90,6 @@ def test_an_opening_waits_for_reads_that_keep_twice_the_capacity_open() -> None:
     assert handles.count <= 2
 
 
-def test_a_read_that_is_complete_leaves_no_more_open_than_the_capacity() -> None:
-    """It may need more, also where it takes several passes."""
-    handles = Handles(3)
-    table = OpenTable({}, handles)
-    opened = [handles.open(null) for _ in range(6)]
-    with handles.lock:
-        for key, descriptor in enumerate(opened):
-            table.put(key, descriptor)
-    handles.end(handles.begin())
-    assert handles.count == 6
-    handles.shrink()
-    assert sorted(table.descriptors) == [3, 4, 5]
-    assert [is_open(descriptor) for descriptor in opened] == [False] * 3 + [True] * 3
-
-
 @pytest.mark.parametrize("reading", [False, True])
 def test_a_table_that_is_garbage_closes_its_files(reading: bool) -> None:
     handles = Handles(8)
@@ -133,17 +117,6 @@ def test_whoever_knows_descriptors_forgets_them_before_they_are_closed() -> None
     assert events == [("forgotten", True)]
     table.close(7)  # was never there
     assert len(events) == 1
-
-
-def test_the_capacity_is_what_the_system_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    from conceptloader.storage import handles as module
-
-    limits: list[tuple[int, int]] = []
-    found: Callable[[int], tuple[int, int]] = lambda _: (100, 4000)  # noqa: E731
-    monkeypatch.setattr(module.resource, "getrlimit", found)
-    monkeypatch.setattr(module.resource, "setrlimit", lambda _, pair: limits.append(pair))
-    assert Handles().capacity == 1000
-    assert limits == [(4000, 4000)]
 
 
 def test_a_forked_child_waits_for_no_read_of_its_parent() -> None:

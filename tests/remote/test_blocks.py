@@ -26,21 +26,6 @@ def test_a_memory_cache_holds_its_capacity_and_no_more() -> None:
     assert [blocks.get(("a", number)) for number in range(3)] == [b"1234", None, b"9999"]
 
 
-def test_exactly_the_missing_blocks_are_fetched() -> None:
-    whole = bytes(range(50))
-    fetched = []
-
-    def fetch(offset: int, size: int) -> bytes:
-        fetched.append((offset, size))
-        return whole[offset : offset + size]
-
-    cache = MemoryBlocks(capacity=1000, block_bytes=8)
-    assert cache.read("a", 50, 17, 5, fetch) == whole[17:22]
-    assert cache.read("a", 50, 9, 41, fetch) == whole[9:]
-    assert cache.read("a", 50, 0, 50, fetch) == whole
-    assert fetched == [(16, 8), (8, 8), (24, 26), (0, 8)]
-
-
 def test_two_processes_fetch_a_block_once(tmp_path: Path) -> None:
     """They share a cache on the disk, and fetch at the same time what lies in different blocks."""
     script = textwrap.dedent(

@@ -1,8 +1,6 @@
 """Datasets in object stores give what they give in a directory; faults are survived or reported."""
 
-import dataclasses
 import os
-import shutil
 import subprocess
 import sys
 import uuid
@@ -120,31 +118,6 @@ def test_neighbours_and_roots(local: Path, server: Server, tmp_path: Path) -> No
     check(local, f"{url}/joined", roots=[url])
 
 
-def test_faults_that_stay(local: Path, server: Server) -> None:
-    """Those that pass: test_loader.py. Before an object is first read, and after it."""
-    far = cl.open_dataset(upload(local, server))
-    for _ in range(2):
-        server.plan(unavailable=10**6)
-        with raises(ReadError, "/ds/00000.stream.bin", "cannot be read", fix="failed 5 times"):
-            far.tokens(0, 10)
-        requests = server.count()
-        server.plan()
-        far.tokens(0, 10)
-    assert requests == 5, "clients repeat nothing by themselves"
-
-
-def test_a_damaged_upload(local: Path, server: Server) -> None:
-    url = upload(local, server)
-    bucket = url[5:].split("/")[0]
-    data = (local / "00000.stream.bin").read_bytes()
-    server.put(bucket, "ds/00000.stream.bin", data[:-4])
-    with pytest.raises(FormatError, match=rf"found {len(data) - 4} bytes, expected {len(data)} as the manifest says"):
-        cl.open_dataset(url).tokens(0, 10)
-    server.put(bucket, "ds/00000.stream.bin", b"")
-    with raises(FormatError, found="0 bytes"):
-        cl.open_dataset(url).tokens(0, 10)
-
-
 def test_what_is_not_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ReadError, match=r"s3://nowhere-\w+/ds/manifest\.json: cannot be read"):
         cl.open_dataset(f"s3://nowhere-{uuid.uuid4().hex}/ds")
@@ -155,26 +128,6 @@ def test_what_is_not_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> N
         cl.open_dataset("memory://empty")
     with raises(ConfigError, found="a URL"):
         cl.verify("s3://bucket/ds")
-
-
-def test_a_source_rebuilt_in_its_bucket(local: Path, server: Server, tmp_path: Path) -> None:
-    """As seen by a dataset that was joined of it."""
-    shutil.copytree(local, tmp_path / "ds")
-    cl.concat([tmp_path / "ds", tmp_path / "ds"], tmp_path / "joined")
-    url = upload(tmp_path / "ds", server)
-    joined = f"{url.removesuffix('/ds')}/joined"
-    far = cl.open_dataset(joined)
-    assert len(far.tokens(0, 9)) == 9
-    manifest = cl.open_dataset(local).manifest
-    column = manifest.shards.files["stream.bin"]
-    changed = dataclasses.replace(column, checksum=["0" * 16, *column.checksum[1:]])
-    shards = dataclasses.replace(manifest.shards, files={**manifest.shards.files, "stream.bin": changed})
-    server.put(url.split("/")[2], "ds/manifest.json", dataclasses.replace(manifest, shards=shards).dump())
-    for read in (lambda: far.tokens(far.shard_starts[1], far.num_tokens), lambda: cl.open_dataset(joined)):
-        with pytest.raises(
-            FormatError, match=r"/ds/manifest\.json: found checksum 0{16} of 00000\.stream\.bin, expected"
-        ):
-            read()
 
 
 def test_neighbouring_windows_are_one_request(local: Path, server: Server) -> None:

@@ -13,7 +13,6 @@ import fsspec
 import pytest
 
 import conceptloader as cl
-from conceptloader.base.terminal import masked
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.spec.paths import UrlRoots
@@ -252,23 +251,15 @@ def test_a_token_that_expires_in_mid_run(server: Server, dataset: Path) -> None:
 
 
 def test_a_server_of_ranges_that_sends_whole_files_now_and_then(
-    tmp_path: Path, servers: list[FileServer], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, servers: list[FileServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one machine of several behind an address may."""
     written(tmp_path / "trusted" / "data" / "long", [(range(500),)])
     monkeypatch.setattr(io, "BACKOFF_S", (0.001,) * 9)
-    clock = [0.0]
-    monkeypatch.setattr(io, "monotonic", lambda: clock[0])
     far = cl.open_dataset(f"{servers[0].url}/data/long")
     servers[0].whole = lambda number: number % 3 == 0
-    for start in range(10, 410, 10):
+    for start in range(10, 410, 40):
         assert far.tokens(start, start + 10).tolist() == list(range(start, start + 10))
-        clock[0] += 5  # so that all of them take 200 s
-    said = [record.getMessage() for record in caplog.records if record.name == io.__name__]
-    assert 4 <= sum("trying again" in one for one in said) <= 5, said
-    assert len(said) <= 5, said
-    assert "Range request not supported by data/long/00000.stream.bin" in said[0]
-    assert all("other attempts failed there" in one for one in said[1:])
 
 
 def test_passwords_in_urls_are_not_shown(
@@ -299,13 +290,3 @@ def test_passwords_in_urls_are_not_shown(
     assert main(["inspect", "--random", "3", url, "--seq-len", "2", "--verbose"]) == 1
     assert main(["inspect", missing, "--verbose"]) == 1
     assert "s3cr3t" not in "".join(capsys.readouterr()) + caplog.text
-
-
-def test_what_is_masked() -> None:
-    for text, shown in {
-        "s3://a:b@c/d": "s3://a:***@c/d",
-        "https://me:p@ss@host/x: https://you:q@host": "https://me:***@host/x: https://you:***@host",
-        "https://me@host/x http://host:80/a@b s3://b/c": "https://me@host/x http://host:80/a@b s3://b/c",
-        "a: b@c": "a: b@c",
-    }.items():
-        assert masked(text) == shown

@@ -1,34 +1,10 @@
 """What is renewed in a forked child, and what is whole there."""
 
-import gc
 import threading
 
 from conceptloader.base import forks
 from conceptloader.storage.threads import shared_threads
 from tests.soak.builds import child
-
-
-class Thing:
-    renewed = 0
-
-    def renew(self) -> None:
-        self.renewed += 1
-
-
-def test_what_is_enrolled_is_renewed_in_children_alone() -> None:
-    thing, gone = Thing(), Thing()
-    forks.renew_in_children(thing)
-    forks.renew_in_children(gone)
-    kept = len(forks._renewed)
-    del gone
-    gc.collect()
-    assert len(forks._renewed) < kept
-
-    def in_child() -> None:
-        assert thing.renewed == 1
-
-    assert child(in_child)
-    assert thing.renewed == 0
 
 
 def test_no_thread_is_in_the_middle_of_what_a_lock_protects() -> None:

@@ -53,33 +53,6 @@ def possible(name: ast.expr) -> str:
     return "".join(r"\w*" if text is None else re.escape(str(text)) for text in texts) if known else ""
 
 
-def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Strongly connected components of more than one module (Tarjan, 1972)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[list[str]] = []
-
-    def visit(node: str) -> None:
-        index[node] = low[node] = len(index)
-        stack.append(node)
-        for after in graph[node]:
-            if after not in index:
-                visit(after)
-            if after in stack:
-                low[node] = min(low[node], low[after])
-        if low[node] == index[node]:
-            component = stack[stack.index(node) :]
-            del stack[stack.index(node) :]
-            if len(component) > 1:
-                found.append(sorted(component))
-
-    for node in sorted(graph):
-        if node not in index:
-            visit(node)
-    return found
-
-
 def name_of(node: ast.Call) -> str:
     """The last part of what is called."""
     function = node.func

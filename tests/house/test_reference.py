@@ -35,24 +35,6 @@ def test_every_parameter_and_result_has_an_entry(name: str) -> None:
         assert re.search("^(Returns|Yields):", inspect.cleandoc(value.__doc__ or ""), re.MULTILINE)
 
 
-def entries(value: type) -> dict[str, str]:
-    """The text of each argument in a docstring."""
-    text = inspect.cleandoc(value.__doc__ or "").partition("Args:")[2].partition("\n\n")[0]
-    return {
-        name: " ".join(said.split()) for name, said in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", text, re.MULTILINE)
-    }
-
-
-def test_loaders_explain_an_argument_in_the_same_words() -> None:
-    """Editors and help() show a class's own docstring, so that Loader repeats what BaseLoader says."""
-    ours, theirs = entries(cl.Loader), entries(cl.adapters.BaseLoader)
-    of_torch = {"device", "batch_transform", "check_ranks", "dp_size"}
-    assert {*ours, "_others"} == set(inspect.signature(cl.make_dataloader).parameters)
-    assert {name: ours[name] for name in set(ours) - of_torch} == {
-        name: theirs[name] for name in set(theirs) - of_torch
-    }
-
-
 def test_a_batch_is_explained_and_a_plain_dict() -> None:
     batch = cl.TensorBatch({"input_ids": 1}, labels=2)
     assert type(batch) is dict

@@ -1,7 +1,6 @@
 """Kernels: what they take and return, whatever the arguments, and what they refuse."""
 
 import gc
-import math
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from conceptloader.kernels.build import CPUS, linker
 from conceptloader.kernels.digits import Bytes
-from conceptloader.kernels.kernel import Array, I64Array, Kernel, Lowered, inner, kernel
+from conceptloader.kernels.kernel import Array, I64Array, kernel
 from conceptloader.kernels.library import Library, load_library
 from conceptloader.kernels.lowering import compile_kernels
 
@@ -63,22 +62,6 @@ def fill(out: I64Array, value: int) -> None:
         out[i] = value
 
 
-@kernel
-def outside(x: int) -> int:
-    return np.int64(math.lgamma(np.float64(x)))
-
-
-@kernel
-def mistyped(x: int) -> np.uint64:
-    return x + 1
-
-
-@inner
-def shifted(x: int) -> int:
-    """A piece, which Python can call too."""
-    return x << 1
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The kernels of this file, as a library of their own."""
@@ -110,15 +93,6 @@ def test_arguments_of_all_kinds_arrive(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from([int, np.int64]))
     given = Both(numbers, pairs), (rest, (kind(rows),)), kind(-columns), data.draw(st.booleans())
     assert weighted(*given) == plain(*given)
-
-
-def test_what_kernels_return() -> None:
-    assert negative(3) == -7
-    assert halved(np.uint64(2**64 - 2)) == 2**63 - 1
-    assert halved(2**64 - 2) == 2**63 - 1
-    assert [above(x) for x in (3, 4)] == [False, True]
-    assert isinstance(above(4), bool)
-    assert fill(np.zeros(3, np.int64), 1) is None
 
 
 def test_a_bound_call_keeps_what_it_needs_and_sees_what_changes() -> None:
@@ -171,28 +145,6 @@ def test_other_numbers_of_arguments_are_refused(arguments: Any) -> None:
 def test_integers_that_no_word_holds_are_refused(wrong: int) -> None:
     with pytest.raises(OverflowError, match=r"negative: found .*, expected a number that int64 can hold"):
         negative(wrong)
-
-
-def test_what_is_lowered_is_not_for_python() -> None:
-    with pytest.raises(TypeError, match="mulhi: called outside of a kernel"):
-        Lowered("mulhi")(1, 2)
-
-
-def test_machine_code_that_needs_what_is_nowhere_is_not_made() -> None:
-    """The dynamic linker would refuse the library."""
-    with pytest.raises(RuntimeError, match=r"need .*lgamma.*, which is nowhere at run time"):
-        compile_kernels([outside], [CPUS["x86-64-v2"]])
-
-
-def test_an_annotation_that_is_wrong_is_an_error_of_the_build() -> None:
-    with pytest.raises(TypeError, match=r"mistyped: returns int64, its annotation says .*uint64"):
-        compile_kernels([mistyped], [CPUS["x86-64-v2"]])
-
-
-def test_pieces_stay_functions() -> None:
-    assert shifted(21) == 42
-    assert isinstance(weighted, Kernel)
-    assert weighted.py_func.__name__ == weighted.__name__ == "weighted"
 
 
 BEYOND = """

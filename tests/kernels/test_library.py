@@ -12,10 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from conceptloader.errors import KernelsError
-from conceptloader.kernels import build, library
+from conceptloader.kernels import library
 from conceptloader.kernels.library import LIBRARIES, VARIABLE, Description, digest_of
-from tests.raises import raises
 from tests.scale import SOAK
 
 # In processes of their own: a process loads one library. On failure the error's text, as its user sees it.
@@ -137,75 +135,6 @@ def test_a_library_whose_code_is_for_another_machine_is_not_loaded(load: Load, c
         found, expected = int.from_bytes(wrong[18:20], "little"), library.MACHINES[platform.machine()]
         assert f"{name}: found no library, or of ELF machine {found}, expected one for" in load(copy)
         assert f"(machine {expected}), for level {level}" in load(copy)
-
-
-def test_an_unknown_target_and_a_level_of_another_one_are_named(monkeypatch: pytest.MonkeyPatch, copy: Path) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    other = next(name for name in library.LEVELS if library.machine_of(name) == other_machine())
-    with raises(KernelsError, "--levels", other, f"levels of {platform.machine()}", fix=build.TARGET):
-        build.build(copy, [other])
-    monkeypatch.setenv(build.TARGET, other_machine())
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert LIBRARIES not in (build.libraries(), *build.libraries().parents), "it would replace what is loaded here"
-    with raises(KernelsError, "linker", f"none of {other_machine()}-linux-gnu-gcc"):
-        build.build(copy)
-    monkeypatch.setenv(build.TARGET, "riscv64")
-    with raises(KernelsError, build.TARGET, "riscv64", "one of x86_64 or aarch64"):
-        build.build(copy)
-
-
-def test_a_linker_for_another_machine_is_found_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It leaves a library of this machine under the other one's name; nothing is compiled."""
-    name, _, _ = Description.read(LIBRARIES).files[of_this_processor()[0]]
-    linker = tmp_path / "linker"
-    linker.write_text(f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\ncp {LIBRARIES / name} "$2"\n')
-    linker.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", "true")
-    monkeypatch.setenv("CC", str(linker))
-    monkeypatch.setenv(build.TARGET, other_machine())
-    machine = library.MACHINES[platform.machine()]
-    with raises(KernelsError, f"{linker} -shared", f"ELF machine {machine}", f"one for {other_machine()}"):
-        build.build(tmp_path / "lib")
-    assert not list((tmp_path / "lib").glob("*.so"))
-
-
-@pytest.mark.parametrize(
-    ("flags", "levels"),
-    [
-        (" ".join(library.LEVELS.values()), ["x86-64-v4", "x86-64-v3", "x86-64-v2"]),
-        (f"{library.LEVELS['x86-64-v2']} {library.LEVELS['x86-64-v3']}", ["x86-64-v3", "x86-64-v2"]),
-        (f"{library.LEVELS['x86-64-v2']} {library.LEVELS['x86-64-v4']}", ["x86-64-v2"]),
-        ("fpu sse", []),
-    ],
-)
-def test_levels_of_processors(flags: str, levels: list[str]) -> None:
-    assert library.levels_of(flags.split()) == levels
-
-
-def test_without_a_linker_the_build_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with raises(KernelsError, "linker", "none of"):
-        build.build(tmp_path / "lib")
-
-
-def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with raises(KernelsError, "file/lib", "compiled kernels cannot be written there"):
-        build.build(tmp_path / "file/lib")
-
-
-def test_what_is_there_is_not_built_again(monkeypatch: pytest.MonkeyPatch, copy: Path) -> None:
-    monkeypatch.setattr(build, "linker", lambda: pytest.fail("it is built again"))
-    build.build(copy)
-    name, _, _ = Description.read(copy).files[of_this_processor()[0]]
-    (copy / name).write_bytes(b"changed")
-    monkeypatch.setattr(build, "linker", lambda: (_ for _ in ()).throw(KernelsError("built again")))
-    with raises(KernelsError, "built again"):
-        build.build(copy)
 
 
 @pytest.mark.soak

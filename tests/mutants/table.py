@@ -26,7 +26,7 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
     ),
     "format": (
         {
-            "checks": "verify claims damage", "verify": "verify claims damage", "codecs": "codecs golden",
+            "verify": "verify claims damage", "codecs": "codecs golden",
             "columnfile": "columns golden", "concat": "join golden",
             "ladder": "ladder join", "overlap": "overlap", "ranges": "windows golden",
             "reader": "windows golden threads", "files": "damage windows foreign", "shard": "writer golden build",
@@ -60,7 +60,7 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
 }  # fmt: skip
 # Modules, or folders, whose tests are elsewhere.
 ELSEWHERE = {
-    "batch/reader": "batch/test_engine.py batch/test_passes.py batch/test_files.py batch/test_pieces.py "
+    "batch/reader": "batch/test_engine.py batch/test_passes.py batch/test_pieces.py faults/test_identity.py "
     "faults/test_below.py",
     "batch/workspace": "batch/test_engine.py batch/test_edges.py batch/test_scores.py batch/test_pieces.py",
     "batch/after": "batch/test_fields.py batch/test_concept_weights.py loader/test_loader.py",
@@ -71,7 +71,7 @@ ELSEWHERE = {
     "batch/prefetch": "loader/test_prefetch.py",
     "batch/messages": "batch/test_messages.py batch/test_ids.py batch/test_fields.py packing/test_batches.py",
     "batch/measure": "batch/test_engine.py cli/test_doctor.py",
-    "format/read/bulk": "trace/test_bulk.py trace/test_index.py",
+    "format/read/bulk": "trace/test_index.py",
     "format/read/concepts": "trace/test_index.py select/test_own.py",
     "format/read/ids": "annotate/test_annotate.py",
     "format/spec/paths": "format/test_edges.py format/test_manifest.py remote/test_doors.py",
@@ -87,7 +87,6 @@ ELSEWHERE = {
     "ingest/align/units": "ingest/test_units.py",
     "ingest/annotate": "annotate",
     "ingest/annotate/rows": "annotate cli/test_first_hour.py",
-    "commands/first_recipe": "cli/test_init_recipe.py",
     "ingest/parquet": "ingest/test_joined_parquet.py",
     "ingest/records/features": "ingest/test_features.py",
     "ingest/records/names": "cli/test_init_recipe.py ingest/test_changed_inputs.py",
@@ -95,7 +94,7 @@ ELSEWHERE = {
     "ingest/build/trial": "ingest/test_room.py ingest/test_bad_input.py",
     "columns": "columns",
     "kernels": "kernels batch/test_engine.py batch/test_ids.py batch/test_scores.py "
-    "batch/test_files.py batch/test_passes.py",
+    "batch/test_passes.py faults/test_identity.py",
     "kernels/arrays": "batch/test_arrays.py batch/test_fields.py batch/test_engine.py config",
     "kernels/digits": "ingest/test_digits.py trace/test_index.py",
     "kernels/order": "order/test_golden.py order/test_mixture.py order/test_permutation.py",
@@ -115,13 +114,13 @@ ELSEWHERE = {
     "run/ranks": "run/test_ranks.py",
     "remote": "remote",
     "storage": "remote",
-    "storage/handles": "storage batch/test_files.py faults/test_reads.py",
+    "storage/handles": "storage concurrency/test_readers.py faults/test_reads.py",
     "storage/durable": "format/test_durability.py",
     "storage/lock": "concurrency/test_locks.py",
     "storage/objects": "storage/test_schemes.py remote",
-    "storage/reads": "faults/test_reads.py format/test_sources.py",
+    "storage/reads": "faults/test_reads.py storage/test_schemes.py",
     "storage/sample": "format/test_sample.py faults/test_identity.py",
-    "storage/source": "format/test_sources.py faults/test_reads.py remote",
+    "storage/source": "storage/test_schemes.py faults/test_reads.py remote",
     "storage/threads": "remote format/test_threads.py",
     "torch/loader": "loader/test_loader.py loader/test_dataset.py loader/test_state.py",
     "torch/samplers": "loader/test_samplers.py loader/test_stateful.py",

@@ -1,9 +1,7 @@
 """What notebooks show: HTML that is well-formed, the data in it, tables and figures."""
 
-import re
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,10 +10,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
-from conceptloader.order.mixture import sequential
-from conceptloader.viewer import plot_mixture, plot_stats, plots, show
-from conceptloader.viewer.render import hues_of
-from conceptloader.viewer.windows import Span
+from conceptloader.viewer import plot_mixture, plot_stats, show
 from tests.raises import raises
 
 
@@ -60,15 +55,6 @@ def test_nothing_else_has_to_be_imported(books: cl.Dataset, checkout: Path) -> N
     assert "60 documents" in text(done.stdout)
 
 
-def test_lines_of_spans(books: cl.Dataset) -> None:
-    html = str(books.documents().show(0))
-    spans = [
-        (one.text or "", one.get("style") or "")
-        for one in ElementTree.fromstring(html.replace("&nbsp;", " ")).iter("span")
-    ]
-    assert [words.strip() for words, style in spans if style.count("linear-gradient") == 2] == ["bird"]
-
-
 def picture(html: str) -> list[tuple[str, int, int, int]]:
     """(title, first token, end, row) of what is drawn."""
     (drawn,) = ElementTree.fromstring(html.replace("&nbsp;", " ")).iter("svg")
@@ -76,35 +62,6 @@ def picture(html: str) -> list[tuple[str, int, int, int]]:
         (one[0].text or "", x := int(one.get("x") or 0), x + int(one.get("width") or 0), int(one.get("y") or 0) // 9)
         for one in drawn.iter("rect")
     ]
-
-
-def test_a_window_has_a_picture_of_documents_and_spans(books: cl.Dataset) -> None:
-    dataset = books
-    windows, seen = dataset.windows(64), set()
-    for n in range(8):
-        shown = picture(str(windows.show(n)))
-        sample = dataset.read(64 * n, 64 * n + 65, ["concepts"], documents=True)
-        documents = [bar for bar in shown if bar[3] == 0]
-        assert [name for name, *_ in documents] == [f"books-{k}" for k in sample["documents"].ids.tolist()]
-        starts = [max(0, at - 64 * n) for at in sample["documents"].first.tolist()]
-        assert [(start, stop) for _, start, stop, _ in documents] == list(pairwise([*starts, 65]))
-        spans = [bar for bar in shown if bar[3] > 0]
-        ranges = zip(sample["concepts"].start.tolist(), sample["concepts"].end.tolist(), strict=True)
-        covered = {k for _, start, stop, _ in spans for k in range(start, stop)}
-        assert covered == {k for start, stop in ranges for k in range(start, stop)}
-        seen |= {(name.split()[0], row) for name, *_, row in spans}
-    assert seen == {("clause", 1), ("animal", 2)}
-    html = str(windows.show(3))
-    begun = dataset.read(192, 257, documents=True)["documents"].first >= 192
-    assert html.count("border-left") == begun.sum() > 0
-    assert not re.search(r"https?:|url\(|src=|href=", html)
-
-
-def test_concepts_of_a_picture_have_colours_of_their_own() -> None:
-    """Ids whose own colours are the same, or nearly."""
-    spans = [Span(k, k + 1, "a", c, "") for k, c in enumerate([0, 144, 233, 377, 610, 987])]
-    hues = sorted(hues_of(spans).values())
-    assert min((b - a) % 360 for a, b in pairwise([*hues, hues[0] + 360])) >= 24
 
 
 def test_blends_and_loaders_show_the_mixture_and_a_sample(folder: Path) -> None:
@@ -128,44 +85,6 @@ def test_blends_and_loaders_show_the_mixture_and_a_sample(folder: Path) -> None:
         assert "sample 8" not in shown
     quarantined = next(n for n in range(400) if blend.order.sample(n)[::2] == (1, 3))
     assert "Excluded: it is not read" in text(str(blend.show(quarantined)))
-
-
-def test_blends_of_packs_show_what_is_in_a_pack(folder: Path) -> None:
-    config = {"seq_len": 512, "datasets": {"books": {"path": str(folder / "books")}}, "packing": {"bins": 8}}
-    shown = str(cl.open_blend(config).show())
-    assert shown.count("<title>books-") > 1
-
-
-def test_mixtures(folder: Path) -> None:
-    shown = text(cl.open_blend(folder / "run.yaml").order._repr_html_())
-    assert "Mixture of 2 datasets, seed 1234, blocks of 64" in shown
-    assert "weight from sample 160" in shown
-    assert "75.0%" in shown
-    phases = [
-        cl.Segment(at=0, weights={"a": 1}),
-        *(cl.Segment(at=9 + k, weights={"a": 6 - k, "b": 1}, ramp=k > 0) for k in range(6)),
-        cl.Segment(at=15, weights={"b": 1}, ramp=True),
-    ]
-    shown = text(cl.Mixture([5, 5], names=["a", "b"], segments=phases)._repr_html_())
-    assert re.findall(r"weight from sample (\d+)", shown) == ["0", "9", "10", "11", "12", "13", "14", "15"]
-    assert "a5100.0%85.7%83.3%80.0%75.0%66.7%50.0%-" in re.sub(r"\s+", "", shown)
-    many = [cl.Segment(at=k, weights={"a": 1}) for k in range(100)]
-    assert text(cl.Mixture([5], names=["a"], segments=many)._repr_html_()).count("weight from sample") == 8
-    assert "2 datasets, one after the other" in text(sequential([3, 4], ["a", "b"])._repr_html_())
-
-
-def test_batches(folder: Path) -> None:
-    with cl.make_dataloader(folder / "run.yaml", micro_batch_size=2) as loader:
-        batch, datasets = next(iter(loader)), loader.blend.datasets
-    shown = text(str(show(batch)))
-    assert "input_ids(2, 64)int64" in shown
-    dataset = datasets[sorted(datasets)[int(batch["dataset_id"][0])]]
-    shown = text(str(show(batch, dataset=dataset)))
-    first = bytes(t for t in batch["input_ids"][0].tolist() if t < 256).decode()
-    assert first in shown
-    assert "clause" in shown
-    rows = cl.SampleDataset(folder / "run.yaml").__getitems__([0, 1])
-    assert "input_ids(2, 64)" in text(rows._repr_html_())
 
 
 def test_tables(folder: Path) -> None:
@@ -198,20 +117,3 @@ def test_figures(folder: Path, books: cl.Dataset, tmp_path: Path) -> None:
     figure = plot_stats(books, top=2)
     assert [tick.get_text() for tick in figure.axes[3].get_yticklabels()] == ["animal", "clause"]
     figure.savefig(tmp_path / "stats.png")
-
-
-def test_figures_draw_names_as_they_are(books: cl.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dollar signs are no mathematics, equal names are no equal concepts, and _x is in the legend."""
-    concepts = [{"id": k, "name": name, "spans": 1, "tokens": 1, "share_of_tokens": 0.1 * (k + 1)} for k, name in
-                enumerate(["$x^{$", "a" * 40 + "b", "a" * 40 + "c"])]  # fmt: skip
-    track = {"spans": 3, "span_lengths": {"50": 1}, "tokens_in_spans": 0.5, "concepts": concepts}
-    value = {"dataset": "$d^{$", "tokens": 9, "documents": 1, "shards": 1, "document_lengths": {"50": 9}}
-    monkeypatch.setattr(plots, "dataset_stats", lambda _: {**value, "tracks": {"$t^{$": track}})
-    figure = plot_stats(books)
-    figure.savefig(tmp_path / "stats.png")
-    bars = figure.axes[3]
-    assert [bar.get_width() for bar in bars.patches] == pytest.approx([30, 20, 10])
-    assert len({bar.get_y() for bar in bars.patches}) == 3
-    figure = plot_mixture(cl.Mixture(sizes=[9, 9], names=["_x", "$y^{$"], weights=[1, 1]), 100)
-    figure.savefig(tmp_path / "mixture.png")
-    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["_x", r"\$y^{\$"]

@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.format.spec.codecs import BytesCodec
 from conceptloader.ingest.records.tokenizer import load_tokenizer
 from conceptloader.viewer.windows import Reader, Span, nested, pieces
-from tests.corpora.small import written
 from tests.corpora.tokenizers import FAMILIES, definition
-from tests.registered import registered
 
 TEXTS = ["the red cat sat", "größer 😀 naïve café", "日本語 テキスト\u3000です", "a\n\n\tb  c", "😀😀😀", "ﬁne <tag> x"]
 
@@ -52,20 +49,3 @@ def test_a_span_in_pieces_is_one_again(folder: Path) -> None:
         spans = {span.name: "".join(window.texts[span.start : span.end]) for span in window.spans}
         assert spans["animal"] == "bird"
         assert ("".join(window.texts).startswith(spans["clause"]), len(spans["clause"].split())) == (True, 8)
-
-
-def test_scores_records_and_tracks_of_unknown_codecs(tmp_path: Path) -> None:
-    spans = {"scored": [(0, 2, ([3, 7], [0.5, 0.25])), (2, 4, ([3], [0.5]))], "notes": [(1, 4, {"a": [1.5, None]})]}
-    tracks = {"scored": {"parameters": {"scores": "f4"}}, "notes": {"codec": "json"}, "code": {"codec": "pickle"}}
-    with registered("pickle", BytesCodec()):
-        path = written(tmp_path / "ds", [([1, 2, 3, 4], {**spans, "code": [(0, 1, b"x")]})], tracks=tracks)
-    window = Reader(cl.open_dataset(path)).read([(0, 2, 5), (2, 4, 1)])
-    assert window.texts == ["", "3 ", "4 ", "", "", "1 ", "2 "]  # there is no tokenizer
-    shown = sorted(map(str, window.spans))
-    assert shown == [
-        "3 0.5 [1, 3)",
-        "3 0.5 [5, 7)",
-        "7 0.25 [5, 7)",
-        "{'a': [1.5, None]} [1, 3)",
-        "{'a': [1.5, None]} [6, 7)",
-    ]

@@ -1,5 +1,6 @@
 """`--number NAME:TYPE`: a number per document becomes a track, which weighs the loss and selects documents."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +90,26 @@ def test_a_field_holds_integers_as_they_are(values: list[int], code: str, kind: 
     words = ["--vocab-size", "9", "--no-eos", "--workers", "1", "--quiet", "--out", str(tmp_path / "out")]
     assert main(["build", str(source), *words, "--field", f"w:{code}"]) == 1
     assert main(["build", str(source), *words, "--field", "w:f8"]) == 0
+
+
+@pytest.mark.parametrize("command", ["build", "annotate"])
+def test_nan_is_missing_if_somebody_says_so(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As pandas writes it: in a build and over a dataset, by one rule."""
+    values = [0.25, math.nan, None]
+    rows = [{"id": f"d{k}", "text": "ab", "quality": value} for k, value in enumerate(values)]
+    assert build(tmp_path, "jsonl", [{key: row[key] for key in ("id", "text")} for row in rows]) == 0
+    source = str(write_rows(tmp_path / "in.parquet", rows))
+    given = {"build": [source, "--tokenizer", "bytes"], "annotate": [str(tmp_path / "out"), source]}[command]
+    given += ["--ignore-column", "text"] if command == "annotate" else []
+    for kind, wanted in (("f4", None), ("f4=none", [0.25]), ("f4=0.5", [0.25, 0.5, 0.5])):
+        name = "quality" if command == "build" else "new"
+        words = [command, *given, "--number", f"{name}:{kind}", "--out", str(tmp_path / kind), "--quiet"]
+        words += ["--column", "value=quality"] if command == "annotate" else ["--workers", "1"]
+        assert main(words) == (0 if wanted else 1)
+        if not wanted:
+            assert "row 1: " in (error := capsys.readouterr().err)
+            assert "--number NAME:TYPE=none" in error
+            continue
+        with cl.open_dataset(tmp_path / kind) as dataset:
+            spans = dataset.spans(name, 0, dataset.num_tokens)
+            assert [record.tolist() for record in spans.decode()] == [[value] for value in wanted]

@@ -17,7 +17,7 @@ from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.parquet import is_list, is_text, list_parts
 from conceptloader.ingest.records.batch import BadRow, Ragged
 from conceptloader.ingest.records.columns import LISTS, OWN_TEXT, Columns
-from conceptloader.ingest.records.documents import each, number
+from conceptloader.ingest.records.documents import NO_NAN, each, number
 from conceptloader.ingest.records.inputs import Source
 from conceptloader.ingest.records.lines import read_blocks
 from conceptloader.ingest.records.records import read_record
@@ -64,6 +64,7 @@ class Rows:
         }
         self._ignored_fields = of_spans | self._ignored.difference(OWN_TEXT)
         self._alone = LISTS if "concepts" in theirs else ()  # what may stand without a list
+        self._missing = options.missing
         self.bad, self.unseen = 0, {*theirs.values()}
 
     def tables(self) -> Iterator[Any]:
@@ -252,6 +253,9 @@ class Rows:
 
     def _values(self, values: Any, stop: Ints) -> tuple[Ints, Ragged]:
         """(which annotations have a value, their records): a whole document may have none of codec numpy."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         if values is None and len(stop) and self._dtype is None:
             raise ValueError("found no 'value', expected one for each annotation")
         if values is None:
@@ -262,12 +266,17 @@ class Rows:
             and self._dtype is not None
         ):
             values = typed(values, "value")
+        if self._missing is not None and not isinstance(values, list) and pa.types.is_floating(values.type):
+            values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
         if (
             not isinstance(values, list)
             and self._dtype is not None
             and (found := _cast(values, self._dtype)) is not None
         ):
-            some = np.flatnonzero(_valid(values))
+            none = ~_valid(values)
+            if self._missing not in (None, "none"):
+                found[none], none = self._dtype.type(self._missing), np.zeros_like(none)
+            some = np.flatnonzero(~none)
             self._check_none(stop, some)
             return some, Ragged(found[some], np.arange(len(some) + 1))
         encoded: list[bytes | None] = []
@@ -287,7 +296,7 @@ class Rows:
     def _encoded(self, value: Any) -> Any:
         if self._dtype is None or isinstance(value, list):
             return self._codec.encode(value)
-        return number(value, "value", self._codec)
+        return number(value, "value", self._codec, self._missing)
 
 
 def _valid(values: Any) -> NDArray[np.bool_]:
@@ -379,5 +388,6 @@ def _cast(column: Any, dtype: "np.dtype[Any]") -> NDArray[Any] | None:
     lost |= not whole and dtype.kind != "f"
     if lost.any():
         i = int(np.argmax(lost))
-        raise BadRow(i, f"value: found {given[i]}, expected a finite number that {dtype} holds")
+        wanted = NO_NAN if np.isnan(given[i]) else f"expected a finite number that {dtype} holds"
+        raise BadRow(i, f"value: found {given[i]}, {wanted}")
     return np.asarray(cast)

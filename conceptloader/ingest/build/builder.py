@@ -38,6 +38,7 @@ from conceptloader.ingest.build.unaligned import check_losses
 from conceptloader.ingest.records.batch import BadRecord
 from conceptloader.ingest.records.chat import ChatRules
 from conceptloader.ingest.records.columns import METADATA_TRACK, Columns
+from conceptloader.ingest.records.documents import number_type
 from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
 from conceptloader.ingest.records.special_tokens import ERROR, RULES, TEXT
 from conceptloader.ingest.records.tokenizer import FileTokenizer, TextTokenizer
@@ -294,7 +295,8 @@ def format_options(options: IngestOptions) -> BuildOptions:
     if columns.has_metadata:
         tracks[METADATA_TRACK] = TrackOptions(codec="json", encoding=options.encoding)
     for name, code in columns.numbers.items():
-        tracks[name] = TrackOptions(codec="numpy", parameters={"dtype": code}, encoding=options.encoding)
+        dtype, _ = number_type(code)
+        tracks[name] = TrackOptions(codec="numpy", parameters={"dtype": dtype}, encoding=options.encoding)
     if columns.labels is not None:
         fields["loss_mask"] = "u1"
     return BuildOptions(

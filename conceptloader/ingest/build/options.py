@@ -51,7 +51,9 @@ class Options(SpanAlignment):
     )  # fmt: skip
     metadata_column: Sequence[str] = option("add this column to the metadata", list, "NAME", group=_COLUMNS)
     field: Mapping[str, str] = option("a column of numbers per token: loss_mask:u1", dict, "NAME:TYPE", group=_COLUMNS)
-    number: Mapping[str, str] = option("a track, a number per document: quality:f4", dict, "NAME:TYPE", group=_COLUMNS)
+    number: Mapping[str, str] = option(
+        "a track, a number per document: quality:f4 or quality:f4=none", dict, "NAME:TYPE", group=_COLUMNS
+    )
     ignore_column: Sequence[str] = option("do not read it; of spans COLUMN.FIELD", list, "NAME", group=_COLUMNS)
     chat: bool = option("records are conversations", False, group=_CHAT)
     chat_template: str | None = option(

@@ -8,11 +8,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from conceptloader.errors import InputError
+from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec.codecs import JsonCodec, NumpyCodec
 from conceptloader.format.spec.jsonfile import each_once
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.columns import Columns
+
+NO_NAN = "expected a finite number; say what NaN is: --number NAME:TYPE=none (no number), or =NUMBER"
 
 
 class Documents:
@@ -25,7 +27,7 @@ class Documents:
         self.texts: list[str] | None = None if columns.text is None else []
         self.metadata: list[bytes] | None = [] if columns.has_metadata else None
         self.numbers: dict[str, list[bytes | None]] = {name: [] for name in columns.numbers}
-        self._codecs = {name: NumpyCodec({"dtype": code}) for name, code in columns.numbers.items()}
+        self._codecs = {name: NumpyCodec({"dtype": number_type(code)[0]}) for name, code in columns.numbers.items()}
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Raises: ValueError that says what is wrong with it."""
@@ -34,7 +36,8 @@ class Documents:
         if self.texts is not None and columns.text is not None:
             self.texts.append(check_text(record[columns.text], columns.text))
         for name, records in self.numbers.items():
-            records.append(number(record.get(name), name, self._codecs[name]))
+            missing = number_type(columns.numbers[name])[1]
+            records.append(number(record.get(name), name, self._codecs[name], missing))
         if self.metadata is not None:
             self.metadata.append(self._packer.encode(_metadata(record, columns)))
 
@@ -92,10 +95,29 @@ def check_own(value: Any, field: str) -> str | None:
     return None if value is None else check_text(value, field)
 
 
-def number(value: Any, column: str, codec: NumpyCodec) -> bytes | None:
-    """A record of one number; None where there is none. Raises: ValueError."""
+def number_type(given: str) -> tuple[str, str | None]:
+    """(type, what null and NaN become: a number, or "none"; None: nobody says) of TYPE or TYPE=MISSING.
+
+    Raises: ConfigError.
+    """
+    code, mark, missing = given.partition("=")
+    try:
+        if mark and missing != "none":
+            float(missing)
+    except ValueError:
+        fix = f"pass --number NAME:{code}=none, or --number NAME:{code}=0"
+        raise ConfigError(f"number {given}", repr(missing), "a number, or none", fix) from None
+    return code, missing if mark else None
+
+
+def number(value: Any, column: str, codec: NumpyCodec, missing: str | None = None) -> bytes | None:
+    """A record of one number; None where there is none. missing: see `number_type`. Raises: ValueError."""
+    if type(value) is float and math.isnan(value):
+        if missing is None:
+            raise ValueError(f"{column}: found nan, {NO_NAN}")
+        value = None
     if value is None:
-        return None
+        return None if missing in (None, "none") else codec.encode([codec.dtype.type(missing)])
     if type(value) not in (int, float) or not math.isfinite(value):
         raise ValueError(f"{column}: found {value!r:.100}, expected a finite number, or null for none")
     try:

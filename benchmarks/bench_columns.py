@@ -56,7 +56,7 @@ def ours(path: str, outputs: dict):
 
 plain, rich, wide = corpus("columns-plain", {}), corpus("columns-fields", dict.fromkeys(FIELDS, "u2")), with_column()
 fields = {"fields": dict.fromkeys(FIELDS, "labels")}
-column = {"columns": {"eight": {"at": "labels", "dtype": "stored"}}}
+column = {"columns": {"eight": {"at": "labels", "dtype": "stored", "missing": 0}}}
 report.race(
     "warm, batches of 16, default outputs",
     [

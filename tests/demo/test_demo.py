@@ -1,8 +1,6 @@
-"""What the demo takes from a syntax tree, and its proof."""
+"""The proof of the demo, and what it removes."""
 
 import importlib
-import json
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,79 +11,11 @@ import pytest
 from conceptloader.order.progress.runlog import RunStart
 from conceptloader.trace import Launch, Line
 
-SOURCE = '''"""Über Zäune."""
-import os.path
-from re import compile as make
-
-def spränge(höhe):
-    "Ein Satz."
-    for größe in höhe:
-        if größe > 1: return make("ä", os.sep)
-'''
-
 
 @pytest.fixture
 def demo(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(checkout / "examples/demo"))
     return checkout / "examples/demo"
-
-
-@pytest.fixture
-def corpus(demo: Path) -> ModuleType:
-    return importlib.import_module("corpus")
-
-
-def test_spans_are_of_characters_not_bytes(corpus: ModuleType) -> None:
-    found = {(SOURCE[start:end], concept) for start, end, concept in corpus.find_spans(SOURCE)}
-    function = SOURCE[SOURCE.index("def") :].rstrip()
-    loop, branch = function[function.index("for") :], 'if größe > 1: return make("ä", os.sep)'
-    assert found == {
-        ('"""Über Zäune."""', "docstring"),
-        ("import os.path", "Import"),
-        ("import os.path", "uses os"),
-        ("from re import compile as make", "ImportFrom"),
-        ("from re import compile as make", "uses re"),
-        (function, "FunctionDef"),
-        ('"Ein Satz."', "docstring"),
-        (loop, "For"),
-        (branch, "If"),
-        ('return make("ä", os.sep)', "Return"),
-        ('return make("ä", os.sep)', "uses os"),
-        ('return make("ä", os.sep)', "uses re"),
-    }
-
-
-def test_equal_spans_become_one_with_several_concepts(corpus: ModuleType) -> None:
-    module = corpus.Module("zäune", "modules", SOURCE, corpus.find_spans(SOURCE))
-    (line,) = corpus.lines([module], "modules", {"Import", "uses os", "Return"})
-    document = json.loads(line)
-    assert document["id"] == "zäune"
-    assert [(SOURCE[s["start"] : s["end"]], s["concepts"]) for s in document["spans"]] == [
-        ("import os.path", ["Import", "uses os"]),
-        ('return make("ä", os.sep)', ["Return", "uses os"]),
-    ]
-    assert list(corpus.lines([module], "packages", {"Import"})) == []
-
-
-def test_modules_are_found_and_sorted_into_datasets(corpus: ModuleType, tmp_path: Path) -> None:
-    for name, text in {
-        "alone.py": "x = 1\n",
-        "json/tool.py": "import sys\n",
-        "encodings/cp1.py": "# table\n",
-        "test/skipped.py": "x = 1\n",
-        "empty.py": "\n",
-        "broken.py": "def (:\n",
-        "latin.py": "x = '\xe4'\n",
-    }.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text, encoding="latin-1")
-    modules, invalid = corpus.read_modules(tmp_path)
-    assert [(m.name, m.dataset) for m in modules] == [
-        ("alone", "modules"),
-        ("encodings.cp1", "encodings"),
-        ("json.tool", "packages"),
-    ]
-    assert invalid == 2
 
 
 STEPS, BATCH = 4, 2
@@ -139,16 +69,6 @@ def test_the_proof_fails_when_it_should(demo: Path, change: str) -> None:
     else:
         with pytest.raises(SystemExit, match="the proof fails"):
             proof.check_record(made, reference(proof), ["a"], STEPS, BATCH)
-
-
-def test_base_rates(demo: Path) -> None:
-    proof = importlib.import_module("proof")
-    assert proof.base_rate_loss(reference(proof), 0, 8) == pytest.approx(np.log(2))
-
-
-def test_the_demo_imports_nothing_from_its_folder_by_chance(demo: Path) -> None:
-    """Its modules are called as plainly as examples may be; none hides one of the standard library."""
-    assert not {path.stem for path in demo.glob("*.py")} & set(sys.stdlib_module_names)
 
 
 def test_the_demo_removes_only_what_a_demo_wrote(demo: Path, tmp_path: Path) -> None:

@@ -71,9 +71,3 @@ def run_page(page: Path) -> dict[str, object]:
             assert name == "conceptloader", f"{page}:{number}: a block has commands of this package alone"
             assert main(words) == 0, f"{page}:{number}"
     return namespace
-
-
-def test_blocks_are_found() -> None:
-    others = "```bash\nls\n```\n```yaml\na: 1\n```\n```\nraw\n```\n"
-    text = "a\n```python\nx = 1\n```\n" + others + "```bash\nconceptloader --help\n```\n"
-    assert blocks(text) == [Block("python", 3, "x = 1\n"), Block("bash", 15, "conceptloader --help\n")]

@@ -4,8 +4,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 NAMED = re.compile(r"\bextras? `([\w-]+)`|conceptloader\[([\w,-]+)\]")
 FILES = [
@@ -29,15 +27,3 @@ def extras() -> set[str]:
 def test_the_extras_that_are_named_can_be_installed() -> None:
     wrong = {str(file.relative_to(ROOT)): gone for file in FILES if (gone := named(file.read_text()) - extras())}
     assert wrong == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("gigatoken (extra `fast`)", {"fast"}),
-        ("pip install './conceptloader[torch,ingest]'", {"torch", "ingest"}),
-        ("an object, `extra`", set()),
-    ],
-)
-def test_what_counts_as_named(text: str, found: set[str]) -> None:
-    assert named(text) == found

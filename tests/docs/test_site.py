@@ -49,15 +49,6 @@ def test_a_link_to_nowhere_is_an_error(tmp_path: Path, link: str) -> None:
     assert link in done.stderr
 
 
-def test_powers_are_code() -> None:
-    """Two of them in a paragraph would be bold text: 2 to the 63 would be read as 263."""
-    folders = ("", "docs/**/", "design/", "examples/**/")
-    for page in (page for folder in folders for page in ROOT.glob(f"{folder}*.md")):
-        prose = re.sub(r"(`+).+?\1", "", FENCE.sub("", page.read_text()), flags=re.S)
-        for paragraph in re.split(r"\n\s*\n|\n(?=\||- )", re.sub(r"^    .*$", "", prose, flags=re.M)):
-            assert len(re.findall(r"\w\*\*\w", paragraph)) < 2, (page, paragraph)
-
-
 def test_every_page_is_in_the_menu(site: Path) -> None:
     menu = (ROOT / "mkdocs.yml").read_text()
     for page in ROOT.glob("docs/**/*.md"):
@@ -123,10 +114,6 @@ def test_the_reference_names_only_what_is_explained(chapters: dict[str, str]) ->
         text = html.unescape(re.sub("<[^>]+>", "", text))
         assert set(re.findall(r"\w+", text)) & words == set(), name
         assert re.findall(r"\b\w+/\w+\.py\b", text) == [], name
-
-
-def test_a_docstring_links_the_page_that_it_names(chapters: dict[str, str]) -> None:
-    assert '<a href="../batch-keys.html">docs/batch-keys.md</a>' in chapters["loading"]
 
 
 def test_each_page_has_the_repository_and_the_version(site: Path) -> None:

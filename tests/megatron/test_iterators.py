@@ -25,8 +25,6 @@ from conceptloader.integrations.megatron_lm.batches import (
 )
 from conceptloader.integrations.megatron_lm.dataset import fields_of
 from conceptloader.integrations.megatron_lm.options import Stage
-from conceptloader.order.partition import Partition
-from conceptloader.torch.samplers import MicroBatches
 from tests.raises import raises
 
 LENGTH, SPANS, CONCEPTS = 8, 3, 2
@@ -207,18 +205,6 @@ def test_stages(name: str, ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         Stage("6").here(0)
     with raises(ConfigError, "--conceptloader-concept-stage"):
         Stage("middle")
-
-
-@given(
-    total=st.integers(1, 60), consumed=st.integers(0, 70), micro=st.integers(1, 4), dp=st.integers(1, 4)
-)  # fmt: skip
-def test_contiguous_is_the_plan(total: int, consumed: int, micro: int, dp: int) -> None:
-    partition, group = Partition(micro_batch_size=micro, dp_size=dp, scheme="contiguous"), micro * dp
-    for rank in range(dp):
-        sampler = MicroBatches(partition, rank, consumed, total)
-        steps = range(consumed, total - group + 1, group)
-        assert list(sampler) == [partition.samples(s, s + group, rank)[0].tolist() for s in steps]
-        assert len(sampler) == len(steps)
 
 
 def test_patches_find_their_lines() -> None:

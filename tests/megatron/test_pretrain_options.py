@@ -117,14 +117,6 @@ def test_phase_transition(checkout: Path, config: Path, tmp_path: Path) -> None:
 
 
 @each_checkout
-def test_mock_data_with_data(checkout: Path, config: Path, tmp_path: Path) -> None:
-    """It would train on random tokens, and the configuration would have no effect."""
-    both = pretrain(checkout, tmp_path / "both", ALONE, "--mock-data", config=config)
-    assert both.returncode != 0
-    assert "--mock-data: found with conceptloader's data" in both.output
-
-
-@each_checkout
 def test_taking_over_a_run(checkout: Path, tmp_path: Path) -> None:
     """Megatron's own loader trains to a checkpoint; the launcher goes on from it with the same samples."""
     names = ("code", "web")

@@ -13,7 +13,6 @@ from conceptloader.blend import load_config
 from conceptloader.errors import ConfigError
 from tests.mixing import learned
 from tests.mixing.learned import BATCH, SAMPLES
-from tests.mixing.training import SIZES
 from tests.raises import raises
 
 
@@ -72,46 +71,6 @@ def test_a_resume_and_phases_that_say_the_same(config: Any, tmp_path: Path) -> N
     assert [phase["at"] for phase in phases] == [0, *range(32, SAMPLES, BATCH)]
 
 
-def test_a_run_that_was_resumed_twice_and_back(config: Any, tmp_path: Path) -> None:
-    """Of the log what counted at last."""
-    first = {**config[0], "replay": None, "mixing": {"odm": {}}}
-    loader = cl.batches(first, micro_batch_size=BATCH)
-    loader.log_start(tmp_path / "back", 0)
-    samples, states = [], []
-    for batch in loader:
-        samples += zip(batch["dataset_id"].tolist(), batch["input_ids"].tolist(), strict=True)
-        loader.observe({"easy": 1.0, "hard": 5.0 + len(samples), "middle": 2.0})
-        states.append(loader.state_dict())
-        if len(states) == 6:
-            break
-    loader = cl.batches(first, micro_batch_size=BATCH)
-    loader.load_state_dict(states[2])
-    loader.log_start(tmp_path / "back", 3)
-    del samples[3 * BATCH :]
-    for batch in loader:
-        samples += zip(batch["dataset_id"].tolist(), batch["input_ids"].tolist(), strict=True)
-        if len(samples) >= SAMPLES:
-            break
-        loader.observe({"easy": 9.0, "hard": 1.0, "middle": 2.0 + len(samples)})
-    replay = {**config[0], "replay": str(tmp_path / "back")}
-    assert read(cl.batches(replay, micro_batch_size=2 * BATCH)) == samples
-
-
-def test_a_run_with_a_ramp(config: Any, tmp_path: Path) -> None:
-    config, _ = config
-    phases = [{"at": 0, "weights": dict.fromkeys(SIZES, 1)}]
-    phases.append({"at": 24, "weights": {"easy": 1, "hard": 3}, "ramp": {"samples": 48}})
-    unweighted = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
-    ramped = {**config, "datasets": unweighted, "replay": None, "phases": phases}
-    cl.make_dataloader(ramped, micro_batch_size=BATCH).log_start(tmp_path / "ramped", 0)
-    again = {**config, "datasets": unweighted, "replay": str(tmp_path / "ramped")}
-    weights = [
-        [(one.at, one.weights) for one in cl.open_blend(given).spec.segments if one.weights]
-        for given in (again, ramped)
-    ]
-    assert weights[0] == weights[1]
-
-
 def test_what_cannot_be_set(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is an error at launch."""
     config, _ = config
@@ -140,31 +99,6 @@ def test_what_cannot_be_set(config: Any, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("conceptloader.blend.blend.MAX_WEIGHTS", 26)
     with raises(ConfigError, "replay", ", 27 weights in all", "at most 26"):
         cl.open_blend(config)
-
-
-def test_a_dataset_that_joined(config: Any, tmp_path: Path) -> None:
-    """By set_weights, which is replayed like what a controller learns."""
-    config, _ = config
-    datasets = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
-    two = {
-        **config,
-        "replay": None,
-        "datasets": {n: e | ({} if n == "hard" else {"weight": 1}) for n, e in datasets.items()},
-    }
-    two["phases"] = [{"at": 10_000, "weights": {"hard": 1}}]
-    loader = cl.batches(two, micro_batch_size=BATCH)
-    loader.log_start(tmp_path / "joined", 0)
-    samples = []
-    for batch in loader:
-        samples += zip(batch["dataset_id"].tolist(), batch["input_ids"].tolist(), strict=True)
-        if len(samples) == 3 * BATCH:
-            loader.set_weights({"hard": 3, "easy": 1})
-        if len(samples) >= SAMPLES:
-            break
-    replay = {**config, "datasets": datasets, "replay": str(tmp_path / "joined")}
-    assert read(cl.batches(replay, micro_batch_size=5)) == samples
-    assert {k for k, _ in samples[: 3 * BATCH]} == {0, 2}
-    assert {k for k, _ in samples[4 * BATCH :]} == {0, 1}
 
 
 def test_paths_are_those_of_the_yaml(config: Any, tmp_path: Path) -> None:

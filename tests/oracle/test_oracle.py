@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from itertools import pairwise, takewhile
+from itertools import islice, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +337,7 @@ class Run:
     def __init__(self, draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, folder: Path) -> None:
         self.draw, self.folder, self.rule = draw, folder, draw(st.sampled_from(RULES))
         self.at = self.origin = self.before = self.checked = 0
+        self.seldom = draw(st.sampled_from([0, 5, 5, 5]))  # in how few of the groups weights are set
         self.saved, self.logged, self.load = list[Saved](), True, dict[str, Any]()
         self.state: Any = None
         self.read: dict[int, str] = {}  # datasets of the samples
@@ -381,7 +382,7 @@ class Run:
         """Another sequence length, with other splits if it is a new one; documents stay samples."""
         draw, datasets = self.draw, dict(self.config["datasets"])
         documents = self.oracle.is_of_documents()
-        self.lengths.setdefault(self.oracle.seq_len, datasets)
+        self.lengths.setdefault(self.oracle.seq_len, self.config["datasets"])
         length = draw(st.integers(1, 20) | st.sampled_from(sorted(self.lengths)))
         for name in [] if documents else datasets if length in self.lengths else some(draw, datasets):
             split = draw(st.sampled_from([[0, 0.5], [0.5, 1], [0, 1]]))
@@ -453,7 +454,7 @@ class Run:
                 self.observe(self.learned, loaders)
             else:
                 borders.append(self.at)
-                if draw(st.integers(0, 5)) == 0:
+                if draw(st.integers(0, self.seldom)) == 0:
                     self.set_weights(loaders)
         states = [loader.state_dict() for loader in loaders]
         assert all(s == states[0] for s in states)
@@ -595,15 +596,21 @@ def staged(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, at: int) -> 
 
 
 def check_evaluation(draw: st.DrawFn, oracle: Oracle, blend: cl.Blend) -> int:
-    """Every window once, on any number of ranks; the last ones of many."""
+    """Every window once, on any number of ranks, stopped and resumed; the last ones of many."""
     total, size, ranks = sum(oracle.sizes.values()), draw(st.integers(1, 40)), draw(st.integers(1, 4))
     group = size * ranks
     begin = max(0, total - 400) // group * group
+    stop = min(draw(st.integers(0, 3)), (total - begin - 1) // group)  # within the pass
     for k in range(ranks):
-        options = {"dp_rank": k, "dp_size": ranks, "micro_batch_size": size, "consumed_samples": begin}
+        options = {"dp_rank": k, "dp_size": ranks, "micro_batch_size": size}
+        mine = [range(first, min(first + group, total))[k::ranks] for first in range(begin, total, group)]
+        with cl.make_dataloader(blend, consumed_samples=begin, **options) as loader:
+            for batch, expected in zip(islice(loader, stop), mine, strict=False):
+                check_batch(oracle, batch, expected)
+            state = loader.state_dict()
         with cl.make_dataloader(blend, **options) as loader:
-            mine = [range(first, min(first + group, total))[k::ranks] for first in range(begin, total, group)]
-            for batch, expected in zip(loader, mine, strict=True):
+            loader.load_state_dict(state)
+            for batch, expected in zip(loader, mine[stop:], strict=True):
                 check_batch(oracle, batch, expected)
     return total - begin
 

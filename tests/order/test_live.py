@@ -154,19 +154,6 @@ def test_an_order_of_many_changes_killed_and_resumed(
     assert said == sorted(said)
 
 
-def test_one_that_goes_back_to_a_branch_that_was_left(tmp_path: Path) -> None:
-    run = Simulated(tmp_path, planned(), seed=1)
-    for _ in range(30):
-        run.set_weights(0)
-        run.save()
-    run.restart(10)
-    for _ in range(30):
-        run.set_weights(0)
-    run.restart(20)  # of the first branch, whose lines are behind two others now
-    run.set_weights(0)
-    compare(run, RunLog(tmp_path), run.position + 50)
-
-
 def live(changes: int, spec: OrderSpec | None = None) -> tuple[OrderSpec, Mixture, int]:
     """(a spec that was cut at its last change, its order, samples consumed)."""
     spec, at = spec or planned(), 0
@@ -232,32 +219,6 @@ def test_weights_set_ahead_of_the_position_where_the_configuration_changes_befor
     assert order.counts(900) == [
         before + 100 * (name == "a") for name, before in zip(order.names, order.counts(800), strict=True)
     ]
-
-
-@pytest.mark.parametrize("ramp", [Ramp(samples=60), Ramp(samples=400, shape="cosine")])
-def test_weights_set_before_a_ramp_in_it_and_after_it(tmp_path: Path, ramp: Ramp) -> None:
-    """At all positions between them: those set in it end it, and no step of it ends them."""
-    run = Simulated(tmp_path, planned(ramps={700: ramp}), seed=5)
-    steps = [(90, {"a": 1}), (650, {"c": 1, "a": 2}), (820, {"b": 1}), (9000, {"d": 1}), (9500, {"a": 1, "e": 1})]
-    longer = planned(ramps={700: Ramp(samples=ramp.samples + 1)})
-    for at, weights in steps:
-        for position in range(run.position, at, 137):
-            cut = run.spec.cut(position)
-            assert cut.hash == run.spec.hash
-            found, whole = cut.build(), run.log.spec_at(run.log.starts[-1]).build()
-            samples = np.arange(position, position + 1500)
-            assert np.array_equal(found.locate_many(samples), whole.locate_many(samples))
-            state = OrderState.read(OrderState(spec=cut, consumed=position).leaf(), "state")
-            assert resume(state.spec, run.config, position).hash == run.spec.hash
-            if position > 700:
-                with raises(ResumeError, found="phases.700.weights"):
-                    resume(state.spec, longer, position)
-        run.position = at
-        run.put(at, weights)
-    compare(run, RunLog(tmp_path), 9700)
-    assert [s for s in run.phases if 700 < s < 9000] == [
-        s for s in (one.at for one in run.config.segments) if 700 < s < min(820, 701 + ramp.samples)
-    ] + [820]
 
 
 def test_a_log_that_lacks_weights(tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.blend.phases import STEPS, Phase, Ramp, Shape, planned, share_of_step
@@ -44,27 +42,6 @@ def test_shares_are_the_means_of_the_ramp_on_every_platform(count: int) -> None:
             exact = (Decimal(1) / 2 - (edges[k + 1] - edges[k]) * count / (2 * pi)) * (1 << 20)
             assert abs(share_of_step("cosine", k, count) - exact) < Decimal("0.499999")
             assert share_of_step("linear", k, count) == round(Fraction((2 * k + 1) << 20, 2 * count))
-
-
-@given(
-    st.integers(1, 200) | st.integers(1, 1 << 40),
-    st.sampled_from(["linear", "cosine"]),
-    *[st.dictionaries(st.sampled_from("abcd"), st.integers(1, 1 << 39), min_size=1)] * 2,
-)
-def test_a_ramp_is_at_most_64_segments(samples: int, shape: Shape, old: dict[str, int], new: dict[str, int]) -> None:
-    phases = [Phase(at=0, weights=old), Phase(at=9, weights=new, ramp=Ramp(samples=samples, shape=shape))]
-    _, *steps, last = planned(phases)
-    assert last == cl.Segment(at=9 + samples, weights=new, ramp=True)
-    assert [step.ramp for step in steps] == [False, *[True] * (len(steps) - 1)]
-    assert [step.at for step in steps] == sorted({9 + k * samples // STEPS for k in range(STEPS)})[: len(steps)]
-    assert len(steps) == min(STEPS, samples)
-    before, after = (cl.Segment(at=0, weights=weights).shares for weights in (old, new))
-    for k, step in enumerate(steps):
-        share = share_of_step(shape, k, len(steps)) / (1 << 20)
-        assert list(step.weights) == sorted({*old, *new})
-        assert all(type(weight) is int and weight > 0 for weight in step.weights.values())
-        for name, found in step.shares.items():
-            assert found == pytest.approx(before.get(name, 0) * (1 - share) + after.get(name, 0) * share, abs=2**-30)
 
 
 def test_these_are_the_segments() -> None:

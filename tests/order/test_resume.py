@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conceptloader.blend.phases import Phase, Ramp, Skip, planned, with_skips
@@ -18,7 +18,7 @@ from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.segments import Segment, in_force
 from tests.raises import raises
 
-from .test_spec import PHASES, SKIP, global_end, member, spec, without_skips
+from .test_spec import PHASES, SKIP, member, spec
 
 RAMPS = st.builds(Ramp, samples=st.integers(1, 90), shape=st.sampled_from(["linear", "cosine"]))
 NAMES = ["code", "math", "web", "wiki"]
@@ -102,18 +102,6 @@ def with_live(a, at, weights):
     return a.with_live(Segment(at=at, weights=weights), a.build())
 
 
-def test_a_stage_or_a_sequence_length_that_begins_within_a_ramp_moves_on_with_it():
-    longer = replace(RAMPED, members={"web": member("web", 25, 64), "code": member("code", 9, 64)})
-    for changes, now in (({"new_stage": True}, RAMPED), ({"on_seq_len_change": "restart"}, longer)):
-        run = resume(RAMPED, now, 230, **changes)
-        assert [one.at for one in run.segments] == [one.at for one in RAMPED.segments]
-        lasting = {tuple(one.weights.values()) for one in run.segments[-30:]}
-        assert lasting == {tuple(one.weights.values()) for one in RAMPED.segments[-30:]}
-        assert resume(run, now, 250, **{**changes, "new_stage": False}) == run
-        shorter = replace(now, segments=now.segments[:1])
-        assert len(resume(RAMPED, shorter, 300, **changes).segments) == len(RAMPED.segments) + 1
-
-
 def test_weights_set_live_end_a_ramp():
     live = with_live(RAMPED, 230, {"web": 1})
     assert [one.at for one in in_force(live.segments)] == [0, *range(200, 230), 230, 230]
@@ -137,15 +125,6 @@ def test_weights_set_live_end_a_ramp():
     before = with_live(spec(segments=RAMPED.segments[:1]), 200, {"web": 1})
     with raises(ResumeError, "weights set from sample 200 on", "in the configuration"):
         resume(before, RAMPED, 210)
-
-
-def test_a_ramp_may_be_cut_short_ahead():
-    for consumed in (200, 230, 240):
-        assert resume(RAMPED, EDITED, consumed) == EDITED
-        assert resume(EDITED, RAMPED, consumed) == RAMPED
-    for saved, now in ((RAMPED, EDITED), (EDITED, RAMPED)):
-        with raises(ResumeError, found=r"phases: saved [0, 200"):
-            resume(saved, now, 241)
 
 
 CHANGES = [
@@ -238,49 +217,6 @@ def test_changed_columns_only_warn(caplog):
     assert "columns" not in spec().to_dict()
 
 
-@given(specs(), specs(), st.integers(1, 150), st.integers(0, 60))
-def test_a_new_stage_goes_on_where_every_dataset_was(saved, stage, consumed, later):
-    stage = replace(stage, seed=saved.seed, block=saved.block, members=saved.members)
-    run = resume(saved, stage, consumed, new_stage=True)
-    assert run.base == consumed
-    assert list(read(run, range(consumed))) == list(read(saved, range(consumed)))
-    # within every dataset the draws go on without a hole
-    unskipped = without_skips(run)
-    datasets, draws = unskipped.locate_many(np.arange(global_end(run, consumed + later)))
-    for k in range(len(unskipped.names)):
-        assert draws[datasets == k].tolist() == list(range((datasets == k).sum()))
-    # the stage's own weights hold
-    expected = [one for one in stage.segments if one.weights and one.at <= consumed][-1]
-    assert Segment(at=consumed, weights=expected.weights) in run.segments
-    # a resume within the stage needs nothing but the stage's configuration
-    assert resume(run, stage, consumed + later) == run
-
-
-@given(specs(), st.integers(1, 150), st.integers(0, 60))
-def test_a_new_sequence_length_makes_new_members(saved, consumed, later):
-    longer = replace(
-        saved,
-        members={
-            n: replace(m, seq_len=64, windows=m.windows // 4, token_range=m.token_range)
-            for n, m in saved.members.items()
-        },
-    )
-    assume(reread_shares(saved, longer, consumed))
-    with pytest.raises(ResumeError, match=r"seq_len: found 64 instead of \d+ at .* on_seq_len_change: restart"):
-        resume(saved, longer, consumed)
-    run = resume(saved, longer, consumed, on_seq_len_change="restart")
-    assert run == resume(saved, longer, consumed, allow_changed=["seq_len"])
-    assert list(read(run, range(consumed))) == list(read(saved, range(consumed)))
-    assert {seq_len for _, _, seq_len, _ in read(run, range(consumed, consumed + 20))} == {64}
-    drawn = saved.draws_before(consumed)
-    assert {f"{name}@64" if name in drawn else name for name in NAMES} <= set(run.members)
-    assert resume(run, longer, consumed + later) == run
-    changed = replace(longer, members={n: replace(m, stream_fingerprint="new") for n, m in longer.members.items()})
-    with raises(ResumeError, found="stream_fingerprint") as caught:
-        resume(run, changed, consumed + later + 10)
-    assert "at its path the dataset that was read" in str(caught.value)
-
-
 def test_reread_shares():
     saved = spec(segments=[Segment(at=0, weights={"web": 1})])
     shorter = replace(saved, members={"web": member("web", 200, 8), "code": member("code", 74, 8)})
@@ -293,16 +229,6 @@ def test_reread_shares():
     assert reread_shares(saved, apart, 30) == {}
     assert resume(saved, shorter, 100).base == 100  # at the border of an epoch nothing needs to be allowed
     assert resume(saved, shorter, 30, on_seq_len_change="restart").members.keys() == {"web", "web@8", "code"}
-
-
-def test_back_to_an_earlier_sequence_length_goes_on_with_its_draws():
-    longer = spec(members={"web": member("web", 25, 64), "code": member("code", 9, 64)})
-    run = resume(spec(), longer, 50, on_seq_len_change="restart")
-    back = resume(run, spec(), 80, on_seq_len_change="restart")
-    assert back.members.keys() == {"web", "code", "web@64", "code@64"}
-    windows = [w for name, _, seq_len, w in read(back, range(85)) if name == "web" and seq_len == 16]
-    assert len(windows) == len(set(windows)) > 30
-    assert resume(back, spec(), 95) == back
 
 
 def test_only_shuffled_orders_follow_each_other():

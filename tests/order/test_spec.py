@@ -4,13 +4,12 @@ from dataclasses import replace
 from functools import reduce
 from operator import getitem
 
-import numpy as np
 import pytest
 
 from conceptloader.blend.phases import Phase, Ramp, planned
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.spec import VERSIONS, Member, OrderSpec
-from conceptloader.order.segments import Segment, origins
+from conceptloader.order.segments import Segment
 from tests.raises import raises
 
 PHASES = [Segment(at=0, weights={"web": 0.7, "code": 0.3}), Segment(at=189, weights={"web": 1, "code": 1})]
@@ -66,24 +65,6 @@ def test_other_orders():
     assert sequential.draws_before(5) == {"code": 37, "web": 100}
     with raises(ConfigError, fix="with the adapter"):
         spec(order="megatron", segments=()).build()
-
-
-def without_skips(a):
-    """Of all that it passes over, too; and where that has come at a sample."""
-    listed = zip(origins(a.segments), a.segments, strict=True)
-    return replace(a, segments=tuple(replace(one, at=start) for start, one in listed if one.weights)).build()
-
-
-def global_end(a, consumed):
-    return consumed + sum(one.skip for one in a.segments if one.at < consumed)
-
-
-def test_draws_before_equals_counting():
-    a = spec()
-    skipped = without_skips(a)
-    for consumed in (1, 89, 90, 91, 150, 300):
-        names = [skipped.names[k] for k in skipped.sample_many(np.arange(global_end(a, consumed)))[0]]
-        assert a.draws_before(consumed) == {n: names.count(n) for n in ("code", "web") if n in names}
 
 
 @pytest.mark.parametrize(

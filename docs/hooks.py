@@ -53,7 +53,7 @@ CHAPTERS: dict[str, tuple[str, str, dict[str, str]]] = {
         {
             "trace": "open_run Run trace_step trace_sample query SampleTrace DocumentPart SpanPart "
             "locate_document locate_concept DocumentSeen "
-            "ConceptSeen parse_where Where locate_where Line audit Report "
+            "ConceptSeen locate_where Line audit Report "
             "Difference excluded_since Launch Member BatchRecorder read_record",
             "metrics": "on_step StepMetrics",
         },

@@ -128,10 +128,10 @@ def refuse_all_but(option: str, arguments: argparse.Namespace, *names: str) -> N
 
 
 def read_ids(option: str, path: str) -> list[str]:
-    """Return the distinct ids in a file, one per line, whitespace around them stripped. Raises: ConfigError."""
+    """Return the distinct ids in a file, one per line, as they are: 'z ' is not 'z'. Raises: ConfigError."""
     try:
         with open(path, encoding="utf-8-sig") as file:
-            found = [line.strip() for line in file]
+            found = [line.rstrip("\n") for line in file]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             option,

@@ -11,7 +11,6 @@ from conceptloader.cli.arguments import (
     read_ids,
     refuse_beside,
     refuse_without,
-    task,
 )
 from conceptloader.cli.output import Output, progress_bar
 from conceptloader.errors import ConfigError
@@ -23,16 +22,14 @@ Write a small dataset that refers to tokens of others, which must stay in place:
 several, in the given order. Nothing is copied, and it works like any other dataset in blends, splits, commands and
 Python. Expressions: docs/subsets.md.
 
-  conceptloader subset data/web --where "quality >= 0.7 and concepts:medicine" --out data/web-medicine
-  conceptloader subset data/web --by quality:0,0.5,1 --out data/web    (data/web-0-0.5 and data/web-0.5-1)
+  conceptloader subset data/web --where "quality >= 0.7 and 'medicine' in concepts" --out data/web-medicine
+  conceptloader subset data/web --by "metadata->>'domain'" --out data/web    (data/web-news, data/web-wiki)
   conceptloader subset data/web --where "share < 0.01" --seed 7 --out data/web-small
-  conceptloader subset data/web --spans "concepts:medicine and not concepts:news" --out data/web-spans
+  conceptloader subset data/web --spans "'medicine' in concepts and 'news' not in concepts" --out data/web-spans
   conceptloader subset data/books data/code --out data/all
-
-On a cluster, run N jobs with --task K/N (K from 0), then the command without --task: the bytes are the same.
 """
 
-_OF_ONE = "where", "ids", "spans", "by", "metadata", "on", "seed", "task"
+_OF_ONE = "where", "ids", "spans", "by", "metadata", "on", "seed"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,18 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_out(add)
     add_root(add, " (of several datasets by default: their parents)")
     add("--allow-mixed-tokenizers", action="store_true", help="accept several datasets of different tokenizers")
-    add(
-        "--where",
-        metavar="EXPR",
-        help="documents for which this SQL is true: columns, concepts of any of their tokens",
-    )
+    add("--where", metavar="SQL", help="documents for which this is true: columns, concepts of any of their tokens")
     add("--ids", metavar="FILE", help="only documents with these ids, one per line")
-    add("--spans", metavar="EXPR", help="only the tokens for which this expression of concepts is true")
-    add("--by", metavar="COLUMN", help="one subset per value of a column, or per interval: quality:0,0.5,1")
-    add("--metadata", metavar="FILE", help="Parquet or JSONL with a row per document; adds its columns to expressions")
-    add("--on", metavar="COLUMN", help="column of --metadata with the documents' ids (default: id)")
+    add("--spans", metavar="SQL", help="only the tokens for which this is true: 'NAME' in TRACK, and, or, not")
+    add("--by", metavar="SQL", help="one subset per value of this, such as metadata->>'domain'")
+    add("--metadata", metavar="FILE", help="Parquet or JSONL with a row per document; adds its columns")
+    add("--on", metavar="COLUMN", help="its column with documents' ids (default: id, or document, their numbers)")
     add("--seed", type=not_negative, default=0, metavar="N", help="seed of the column share (default: 0)")
-    add("--task", type=task, metavar="K/N", help="do only part K of N, and write no subset")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
@@ -67,17 +59,13 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
             "subset",
             "nothing to select by",
             "--where, --ids, --spans or --by",
-            "add --where EXPR, --ids FILE, --spans EXPR or --by COLUMN",
+            "add --where SQL, --ids FILE, --spans SQL or --by SQL",
         )
     refuse_without("--metadata", arguments, "on")
     ids = None if arguments.ids is None else read_ids("--ids", arguments.ids)
     ask = SubsetOptions(ids=ids, **chosen(arguments, "where", "spans", "by", "metadata", "on", "seed"))
-    roots, task = arguments.root, arguments.task
     with progress_bar(arguments.quiet, "chunk") as progress:
-        found = make_subsets(arguments.datasets[0], arguments.out, ask, roots=roots, task=task, progress=progress)
-    if arguments.task is not None:
-        output.result({"task": arguments.task}, [f"{arguments.out}: the part of this task is written"])
-        return
+        found = make_subsets(arguments.datasets[0], arguments.out, ask, roots=arguments.root, progress=progress)
     lines = [
         f"{path}: {counted(documents, 'document')}, {counted(tokens, 'token')}"
         for path, (documents, tokens) in found.views.items()

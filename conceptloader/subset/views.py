@@ -1,42 +1,39 @@
-"""Subsets: any number of tasks test chunks of documents, and their results are concatenated in order."""
+"""Subsets: documents, or tokens of them, for which SQL is true, by reference."""
 
-import contextlib
-import json
 import os
 import re
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from conceptloader.base.checks import check_task
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.packages import need
-from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
+from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.viewfile import Runs
 from conceptloader.format.tools.derived import check_new_directory, new_directory
 from conceptloader.format.write.view import write_view
-from conceptloader.storage.durable import make_directories, require_own, write_file
-from conceptloader.subset.holds import DocumentTest, TokenTest
-from conceptloader.trace.columns import DocumentColumns
-from conceptloader.trace.ranges import document_ranges
+from conceptloader.trace import documents as data
+from conceptloader.trace.concepts import Columns, Expression, ids_of
+from conceptloader.trace.sql import EXTRA, Relation, ask
+from conceptloader.trace.tables import read_table
 
-CHUNK = 1 << 15  # documents that are asked at once
 _MOST_VIEWS = 4096
 _NAME, _OTHERS = re.compile(r"[\w .,&'()/+#:-]{1,100}"), re.compile(r"[^\w.-]+")
+_KEY = "its own id"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubsetOptions:
     """What to keep.
 
-    where: an expression of documents (docs/subsets.md). ids: only documents with one of
-    these. spans: an expression of concepts: of the documents only the tokens of which it holds. by: a column, of which
-    each value makes a subset (of a track of concepts, each concept; documents have one at most), or "column:0,0.5,1",
-    of which each interval [0, 0.5), [0.5, 1] does. metadata, on, seed: see DocumentColumns.
+    where: SQL that is true for documents, over their columns (docs/subsets.md). ids: only documents with one of these.
+    spans: SQL that is true for tokens, over their concepts: only these tokens. by: SQL of which each value makes a
+    subset, null none. metadata: a Parquet or JSONL file whose columns are there as well; its column `on`, by default
+    id, or document where there is none, has ids or numbers of documents. seed: of the column share.
     """
 
     where: str | None = None
@@ -57,10 +54,9 @@ class SubsetOptions:
 
 @dataclass
 class Selected:
-    """documents: that were tested; unknown: of which `where` gives null, with_id: that have one of the ids.
+    """documents: that were tested; unknown: of which `where` is null; with_id, with_row: with an id, a row of metadata.
 
-    with_row: that have a row of the metadata; without_view: kept, but with no value of `by`, or none in its intervals.
-    views: path -> (documents, tokens).
+    without_view: kept, but of which `by` is null. views: path -> (documents, tokens).
     """
 
     documents: int = 0
@@ -74,278 +70,150 @@ class Selected:
 def make_subsets(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
-    ask: SubsetOptions,
+    wanted: SubsetOptions,
     *,
     roots: Sequence[str | os.PathLike[str]] | None = None,
-    task: tuple[int, int] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Selected:
     """Write a subset of the documents of a dataset to `out`, or with `by` one for each value, to `out`-value.
 
-    task: (number, tasks): process only the part of this task, and write its result next to `out`; a call without it
-    combines the parts of all tasks into the subsets. The bytes are the same either way.
-
     Raises: ConfigError for an invalid expression, column or value, and if no document matches; FormatError and
     ReadError for the dataset.
     """
-    check_task(task)
     target = os.path.abspath(out)
     check_new_directory(target)
     with open_dataset(path, roots=roots) as dataset:
         if "://" in dataset.path:
-            raise ConfigError(
-                dataset.path,
-                "a URL",
-                "a local directory",
-                "copy the dataset to a disk, and run `conceptloader subset` on that",
-            )
-        asking = _Asking(dataset, ask, f"{target}.parts")
-        if task is not None:
-            asking.write_part(task, progress)
-            return Selected(documents=dataset.num_documents)
-        tables = asking.read_parts() if os.path.isdir(asking.directory) else [asking.find((0, 1), progress)]
-        found = _write(asking, target, tables)
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(asking.directory)
+            fix = "copy the dataset to a disk, and run `conceptloader subset` on that"
+            raise ConfigError(dataset.path, "a URL", "a local directory", fix)
+        found = Selected(documents=dataset.num_documents)
+        parts = [(np.zeros(0, np.int64),) * 2 + (np.zeros(0, object),), *_kept(dataset, wanted, found, progress)]
+        start, stop, names = (np.concatenate(column) for column in zip(*parts, strict=True))
+        if not len(start):
+            fix = f"widen --where, --ids or --spans: nothing was written (the expression is null for {found.unknown})"
+            what = f"no document of {found.documents:,} in {dataset.path}"
+            raise ConfigError("subset", what, "at least one document", fix)
+        order = np.argsort(start, kind="stable")  # a join may change it
+        start, stop = start[order], stop[order]
+        values, which = np.unique(names[order].astype(str), return_inverse=True)
+        if len(values) > _MOST_VIEWS:
+            fix = "pass intervals: --by \"case when quality < 0.5 then 'low' else 'high' end\""
+            raise ConfigError("by", f"{len(values):,} values", f"at most {_MOST_VIEWS:,}", fix)
+        places = [target] if wanted.by is None else _places(target, values.tolist())
+        for place in places:
+            check_new_directory(place)
+        for k, (place, value) in enumerate(zip(places, values.tolist(), strict=True)):
+            said = {"select": {**wanted.described(), **({} if wanted.by is None else {"value": value})}}
+            with new_directory(place) as working:
+                made = write_view(working, place, dataset, start[which == k], stop[which == k], said)
+            found.views[place] = made.num_documents, made.num_tokens
     return found
 
 
-class _Asking:
-    def __init__(self, dataset: Dataset, ask: SubsetOptions, directory: str) -> None:
-        self.dataset, self.ask, self.directory = dataset, ask, directory
-        self._arrow: Any = need("pyarrow", "subset: found no pyarrow package, which makes the tables")
-        self._schema = self._arrow.schema([("start", "int64"), ("stop", "int64"), ("view", "string")])
-        self.columns = DocumentColumns(dataset, ask.seed, ask.metadata, ask.on)
-        self.where = None if ask.where is None else DocumentTest(dataset, ask.where, self.columns)
-        self.by = None if ask.by is None else _By(ask.by, self.columns)
-        self.spans = None if ask.spans is None else TokenTest(dataset, ask.spans)
-        self.names = set() if self.where is None else {*self.where.columns}
-        self.names |= set() if self.by is None else {self.by.column}
-        status = None if ask.metadata is None else (os.stat(ask.metadata).st_size, os.stat(ask.metadata).st_mtime_ns)
-        self.print = fingerprint(
-            [dataset.stream_fingerprint, dataset.tracks_fingerprint, ask.described(), status, *vars(Selected())]
-        )
+def _kept(
+    dataset: Dataset, wanted: SubsetOptions, found: Selected, progress: Callable[[int, int], None] | None
+) -> Iterator[tuple[Ints, Ints, Any]]:
+    """(start, stop, value of by) of what is kept, some at a time."""
+    arrow = need("pyarrow", EXTRA.format("pyarrow"))
+    types, tracks = data.document_types(dataset), dataset.concept_tracks
+    where, by = Expression(wanted.where or "true", tracks), Expression(wanted.by or "''", [], "by")
+    columns = Columns(dataset, where, ids_of({"": dataset}, where.concepts).get("", []))
+    spans = None if wanted.spans is None else _columns_of_tokens(dataset, wanted.spans)
 
-    def find(self, task: tuple[int, int], progress: Callable[[int, int], None] | None) -> Any:
-        """What a task finds, an Arrow table: token ranges, and the name of each one's subset; counts as metadata."""
-        chunks = -(-self.dataset.num_documents // CHUNK)
-        mine = range(*(chunks * k // task[1] for k in (task[0], task[0] + 1)))
-        counted, parts = Selected(), []
-        for done, chunk in enumerate(mine):
-            parts.append(self._ask(chunk, counted))
+    def rows(names: Collection[str]) -> Iterator[dict[str, Any]]:
+        total = -(-dataset.num_documents // data.CHUNK)
+        for done, some in enumerate(data.documents(dataset, names, wanted.seed), 1):
+            yield {**some, **columns.of(some["start"], some["stop"])}
             if progress is not None:
-                progress(done + 1, len(mine))
-        counted.with_row = self.columns.with_row
-        facts = {"ask": self.print, **{name: str(value) for name, value in vars(counted).items()}}
-        return self._arrow.concat_tables([self._schema.empty_table(), *parts]).replace_schema_metadata(facts)
+                progress(done, total)
 
-    def _ask(self, chunk: int, counted: Selected) -> Any:
-        documents = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, self.dataset.num_documents))
-        compute: Any = need("pyarrow.compute", "subset")
-        table = self.columns.table(documents, self.names)
-        counted.documents += len(documents)
-        chosen = np.ones(len(documents), bool)
-        if self.ask.ids is not None:
-            wanted = self._arrow.array(list(self.ask.ids), self._arrow.large_string())
-            chosen = compute.is_in(table["id"], value_set=wanted).to_numpy(zero_copy_only=False)
-            counted.with_id += int(chosen.sum())
-        start, stop = document_ranges(self.dataset, documents)
-        if self.where is not None:
-            found = self.where(table, start, stop)
-            counted.unknown += found.null_count
-            chosen = chosen & found.fill_null(False).to_numpy()
-        names = self._arrow.array([""] * len(documents)) if self.by is None else self.by(table)
-        chosen = chosen & (start < stop)
-        without = chosen & names.is_null().to_numpy(zero_copy_only=False)
-        counted.without_view += int(without.sum())
-        rows = np.flatnonzero(chosen & ~without)
-        start, stop = start[rows], stop[rows]
-        if self.spans is not None and len(rows):
-            begin, end = self.spans(int(start[0]), int(stop[-1]))
+    made = {name: arrow.float64() if kind == "double" else arrow.bool_() for name, kind in columns.types.items()}
+    tables: dict[str, Any] = {"documents": Relation({**types, **made}, rows)}
+    source, has_row, has_id = "documents", "false", "true"
+    if wanted.metadata is not None:
+        key, tables["metadata"] = _metadata(wanted.metadata, wanted.on, types)
+        source += f' LEFT JOIN metadata ON documents.{key} = metadata."{_KEY}"'
+        has_row = f'"{_KEY}" IS NOT NULL'
+    if wanted.ids is not None:
+        tables["ids"] = arrow.table({"id": arrow.array([*wanted.ids], arrow.string())})
+        has_id = "documents.id IN (SELECT ids.id FROM ids)"
+    text = f"SELECT start, stop, (\n{where.sql}\n) AS kept, (\n{by.sql}\n)::VARCHAR AS view, {has_row} AS has_row, "
+    option = ", ".join(name for name in ("where", "by") if getattr(wanted, name) is not None)
+    for batch in ask(f"{text}coalesce({has_id}, false) AS has_id FROM {source}", tables, option):
+        if batch["kept"].type != arrow.bool_():
+            raise ConfigError("where", f"a value of type {batch['kept'].type}", "true or false", "compare it")
+        chosen, with_row = (batch[name].to_numpy(zero_copy_only=False).astype(bool) for name in ("has_id", "has_row"))
+        found.with_id += int(chosen.sum()) if wanted.ids is not None else 0
+        found.with_row += int(with_row.sum())
+        found.unknown += batch["kept"].null_count
+        start, stop = (batch[name].to_numpy() for name in ("start", "stop"))
+        chosen &= batch["kept"].fill_null(False).to_numpy(zero_copy_only=False).astype(bool) & (start < stop)
+        named = batch["view"].is_valid().to_numpy(zero_copy_only=False)
+        found.without_view += int((chosen & ~named).sum())
+        some = np.flatnonzero(chosen & named)
+        some = some[np.argsort(start[some], kind="stable")]
+        start, stop = start[some], stop[some]
+        if spans is not None and len(some):
+            begin, end = spans.tokens(int(start[0]), int(stop[-1]))
             which, run = Runs.of(start, stop).meeting(begin, end)
-            rows, start, stop = rows[run], np.maximum(begin[which], start[run]), np.minimum(end[which], stop[run])
-        columns = {"start": start, "stop": stop, "view": names.take(self._arrow.array(rows))}
-        return self._arrow.table(columns).cast(self._schema)
-
-    def write_part(self, task: tuple[int, int], progress: Callable[[int, int], None] | None) -> None:
-        require_own(os.path.dirname(self.directory), self.directory)
-        make_directories(self.directory)
-        sink = self._arrow.BufferOutputStream()
-        table = self.find(task, progress)
-        with self._arrow.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
-        write_file(os.path.join(self.directory, _part(*task)), sink.getvalue().to_pybytes())
-
-    def read_parts(self) -> list[Any]:
-        """What all tasks found, in order."""
-        names = sorted(name for name in os.listdir(self.directory) if name.endswith(".arrow"))
-        tasks = int(names[0].partition("-of-")[2].partition(".")[0]) if names else 0
-        missing = sorted({_part(k, tasks) for k in range(tasks)}.symmetric_difference(names))
-        if missing or not names:
-            raise FormatError(
-                self.directory,
-                f"{len(names)} parts",
-                f"those of all tasks (missing: {missing[:3]})",
-                f"run the missing --task, or `rm -r {self.directory}` to begin again",
-            )
-        tables = []
-        for name in names:
-            path = os.path.join(self.directory, name)
-            try:
-                with self._arrow.memory_map(path) as file:
-                    tables.append(self._arrow.ipc.open_file(file).read_all())
-            except (OSError, self._arrow.ArrowInvalid) as error:
-                raise ReadError(
-                    f"{path}",
-                    f"cannot read the result of a task: {error}",
-                    fix=f"run `rm {path}`, and this --task again",
-                ) from error
-            if (tables[-1].schema.metadata or {}).get(b"ask", b"").decode() != self.print:
-                raise ConfigError(
-                    path,
-                    "the result of a task with other arguments",
-                    "a task with the same arguments",
-                    f"run `rm -r {self.directory}`, and all tasks again",
-                )
-        return tables
+            some, start, stop = some[run], np.maximum(begin[which], start[run]), np.minimum(end[which], stop[run])
+        yield start, stop, batch["view"].take(arrow.array(some)).to_numpy(zero_copy_only=False)
+    if wanted.metadata is not None and not found.with_row:
+        known = data.document_ids(dataset, np.arange(min(dataset.num_documents, 1024))).drop_null()
+        what = f"none of its {len(tables['metadata']):,} ids in {dataset.path}"
+        such = f", such as {known[0].as_py()!r:.100}" if len(known) else ", which has none: name them by `document`"
+        raise ConfigError("metadata", what, "ids of its documents" + such, "nothing was written")
 
 
-def _part(number: int, tasks: int) -> str:
-    return f"{number:05d}-of-{tasks:05d}.arrow"
+def _columns_of_tokens(dataset: Dataset, text: str) -> Columns:
+    if dataset.mode == "document":
+        found = f"mode document in {dataset.path}, of which only whole documents can be selected"
+        raise ConfigError("spans", found, "another mode", "pass --where or --ids instead of --spans")
+    expression = Expression(text, dataset.concept_tracks, "spans", tokens=True)
+    return Columns(dataset, expression, ids_of({"": dataset}, expression.concepts, "spans")[""])
 
 
-class _By:
-    """Names of subsets by a column, or by intervals of one."""
-
-    def __init__(self, text: str, known: DocumentColumns) -> None:
-        self._arrow: Any = need("pyarrow", "by")
-        self.column, colon, edges = text.partition(":")
-        self._texts = edges.split(",") if colon else []
-        self._key = known.record_of(self.column) is not None
-        kind = self._arrow.float64() if self._key else known.types.get(self.column)
-        self._concepts = kind is not None and self._arrow.types.is_list(kind) and not colon
-        if kind is None or (self._arrow.types.is_nested(kind) and not self._concepts):
-            raise ConfigError(
-                "by",
-                repr(self.column),
-                "a column with one value for each document",
-                "pass --by another column, or select with --where",
-            )
-        try:
-            self._edges = np.array(self._texts, float)
-        except ValueError as error:
-            raise ConfigError(
-                "by",
-                repr(edges),
-                "numbers, as in quality:0,0.5,1",
-                "pass --by COLUMN:NUMBER,NUMBER,...",
-            ) from error
-        number = self._arrow.types.is_integer(kind) or self._arrow.types.is_floating(kind)
-        if colon and (len(self._edges) < 2 or (np.diff(self._edges) <= 0).any() or not number):
-            raise ConfigError(
-                "by",
-                repr(text),
-                "a column of numbers and ascending boundaries: quality:0,0.5,1",
-                "pass --by COLUMN:0,0.5,1",
-            )
-
-    def __call__(self, table: Any) -> Any:
-        """The name of each document's subset, null for none."""
-        column = table[self.column].combine_chunks()
-        if self._key:
-            column = self._values(column.to_pylist())
-        elif self._concepts:
-            column = self._only(column.to_pylist())
-        if not len(self._edges):
-            names = column.cast(self._arrow.string())
-            for one in names.unique().drop_null().to_pylist():
-                if not _NAME.fullmatch(one):
-                    raise ConfigError(
-                        "by",
-                        f"the value {one!r:.100}",
-                        "a name of at most 100 letters",
-                        "rename the value, or select it with --where",
-                    )
-            return names
-        values = column.cast(self._arrow.float64()).fill_null(float("nan")).to_numpy()
-        at = np.searchsorted(self._edges, values, side="right") - 1
-        last = len(self._edges) - 2
-        at[values == self._edges[-1]] = last
-        names = self._arrow.array([f"{a}-{b}" for a, b in zip(self._texts, self._texts[1:], strict=False)])
-        return names.take(self._arrow.array(at, mask=(at < 0) | (at > last)))
-
-    def _only(self, lists: list[list[Any] | None]) -> Any:
-        """Of a list of each document the one value in it, null for none."""
-        for one in lists:
-            if one is not None and len(one) > 1:
-                found = f"{', '.join(map(str, one))!r:.100} in a document"
-                raise ConfigError(
-                    f"by: {self.column}",
-                    found,
-                    "at most one value in each document",
-                    "select each with --where TRACK:CONCEPT",
-                )
-        return self._arrow.array([one[0] if one else None for one in lists])
-
-    def _values(self, texts: list[str | None]) -> Any:
-        """Of a key of records: numbers for intervals, else text."""
-        values = [None if one is None else json.loads(one) for one in texts]
-        wanted: tuple[type, ...] = (int, float) if len(self._edges) else (int, float, bool, str)
-        for value in values:
-            if value is not None and type(value) not in wanted:
-                expected = "a number" if len(self._edges) else "text or a number"
-                raise ConfigError(
-                    f"by: {self.column}",
-                    f"{value!r:.100} in a document",
-                    expected,
-                    "correct the column, or select with --where",
-                )
-        if len(self._edges):
-            return self._arrow.array([None if one is None else float(one) for one in values], self._arrow.float64())
-        names = [one if one is None or isinstance(one, str) else json.dumps(one) for one in values]
-        return self._arrow.array(names, self._arrow.string())
-
-
-def _write(asking: _Asking, out: str, tables: list[Any]) -> Selected:
-    arrow: Any = need("pyarrow", "subset")
-    dataset, ask, found = asking.dataset, asking.ask, Selected()
-    for table in tables:
-        for name in ("documents", "unknown", "with_id", "with_row", "without_view"):
-            setattr(found, name, getattr(found, name) + int(table.schema.metadata[name.encode()]))
-    asking.columns.check_metadata(found.with_row)
-    table = arrow.concat_tables(table.replace_schema_metadata(None) for table in tables).combine_chunks()
-    if not table.num_rows:
-        raise ConfigError(
-            "subset",
-            f"no document of {found.documents:,} in {dataset.path}",
-            "at least one document",
-            f"widen --where, --ids or --spans: nothing was written (the expression is null for {found.unknown})",
-        )
-    names, which = np.unique(table["view"].to_numpy(zero_copy_only=False).astype(str), return_inverse=True)
-    if len(names) > _MOST_VIEWS:
-        raise ConfigError(
-            "by", f"{len(names):,} values", f"at most {_MOST_VIEWS:,}", "pass intervals: --by COLUMN:0,0.5,1"
-        )
-    start, stop = table["start"].to_numpy(), table["stop"].to_numpy()
-    places = [out] if ask.by is None else _places(out, names.tolist())
-    for place in places:
-        check_new_directory(place)
-    for k, (place, name) in enumerate(zip(places, names.tolist(), strict=True)):
-        rows = np.flatnonzero(which == k)
-        said = {"select": {**ask.described(), **({} if ask.by is None else {"value": name})}}
-        with new_directory(place) as working:
-            made = write_view(working, place, dataset, start[rows], stop[rows], said)
-        found.views[place] = made.num_documents, made.num_tokens
-    return found
+def _metadata(path: str, on: str | None, known: Collection[str]) -> tuple[str, Any]:
+    """("id" or "document", the rows: their key under _KEY, all other columns but one called id)."""
+    arrow, compute, where = need("pyarrow", path), need("pyarrow.compute", path), f"metadata: {path}"
+    table = read_table(path)
+    on = on or ("id" if "id" in table.column_names else "document")
+    if on not in table.column_names or table[on].null_count == len(table):
+        found = f"the columns {', '.join(table.column_names)}"
+        raise ConfigError(where, found, f"a column {on} with ids", "name the one that has them (--on COLUMN)")
+    table = table.filter(table[on].is_valid())
+    kind = getattr(table[on].type, "value_type", table[on].type)  # of a dictionary, too
+    number = arrow.types.is_integer(kind)
+    if not number and "string" not in str(kind):
+        fix = "cast the column of ids to strings"
+        raise ConfigError(where, f"ids of type {kind}", "strings or integers, as in the input", fix)
+    keys = table[on].cast(arrow.int64() if on == "document" and number else arrow.large_string())
+    if len(keys.unique()) != len(keys):
+        raise ConfigError(where, "an id twice", "one row for each document", "remove one of the rows")
+    twice = sorted(({*table.column_names} - {on, "id"}) & {*known})
+    if twice:
+        names = ", ".join(twice)
+        found = f"the columns {names}, which the dataset has too"
+        raise ConfigError(where, found, "new names", f"rename {names} in the table")
+    columns = {_KEY: keys}
+    for name in {*table.column_names} - {on, "id"}:
+        column = table[name]
+        if arrow.types.is_floating(column.type):  # to SQL, NaN is above all numbers
+            column = compute.if_else(compute.is_nan(column), None, column)
+        columns[name] = column
+    return "document" if on == "document" and number else "id", arrow.table(columns)
 
 
 def _places(out: str, values: list[str]) -> list[str]:
     """Of each value a directory: "science & law" is science-law there.
 
-    Raises: ConfigError for a value of which nothing is left, and for two with one directory.
+    Raises: ConfigError for a value that is no name, or of which nothing is left, and for two with one directory.
     """
     found: dict[str, str] = {}
     for value in values:
+        if not _NAME.fullmatch(value):
+            expected, fix = "a name of at most 100 letters", "rename the value, or select it with --where"
+            raise ConfigError("by", f"the value {value!r:.100}", expected, fix)
         name = _OTHERS.sub("-", value).lstrip(".").rstrip("-")
         if not name or name in found:
             what = f"the values {found[name]!r:.100} and {value!r:.100}" if name else f"the value {value!r:.100}"

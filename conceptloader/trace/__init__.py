@@ -18,7 +18,6 @@ from conceptloader.trace.replay import Difference, Report, audit
 from conceptloader.trace.run import Run
 from conceptloader.trace.samples import DocumentPart, SampleTrace, SpanPart, trace_sample, trace_step
 from conceptloader.trace.tables import query
-from conceptloader.trace.where import Where, parse_where
 
 __all__ = [
     "BatchRecorder",
@@ -33,14 +32,12 @@ __all__ = [
     "Run",
     "SampleTrace",
     "SpanPart",
-    "Where",
     "audit",
     "excluded_since",
     "locate_concept",
     "locate_document",
     "locate_where",
     "open_run",
-    "parse_where",
     "query",
     "read_record",
     "trace_sample",

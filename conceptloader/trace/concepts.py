@@ -1,38 +1,122 @@
-"""Which windows hold tokens with a concept, or with a boolean of concepts: by the index, or by reading the track."""
+"""What carries the concepts that SQL names: documents, tokens and windows, by the index or by reading the track.
+
+`'NAME' in TRACK` and `score(TRACK, 'NAME')` become columns of their own, so that no list of names is made, and a track
+with an index is not read. Where the text around such a test is none of these words, it stays what it is: of a list.
+"""
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.format.read.bulk import concepts_of, scores_of
+from conceptloader.base.packages import need
+from conceptloader.base.version import PAGES
+from conceptloader.errors import ConfigError
+from conceptloader.format.read.bulk import concepts_of, ragged, scores_of
 from conceptloader.format.read.concepts import Coverage, open_index, united
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.ranges import Member, ranges_of, runs_of_samples, samples_touching
-from conceptloader.trace.where import OPERATORS, Intervals, Where
+from conceptloader.trace.sql import EXTRA, ask
 
 logger = logging.getLogger(__name__)
 K = TypeVar("K")
+Intervals = tuple[Ints, Ints]
+"""Starts and ends of disjoint intervals of tokens, in order, none of them empty."""
 
 _CHUNK_TOKENS = 1 << 20
+_WORD = re.compile(r"""--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|"(?:[^"]|"")*"|[^\W\d]\w*|\d+|\s+|.""", re.DOTALL)
+_BEFORE = {"", "(", ",", "and", "or", "not", "when", "then", "else"}
+_AFTER = {"", ")", ",", "and", "or", "when", "then", "else", "end"}
+_OF_TOKENS = (
+    _BEFORE | _AFTER | {"in", "case", "is", "null", "true", "false", "between", "coalesce", "greatest", "least"}
+)
 
 
-class Holding(NamedTuple):
-    """Windows (documents, packs) that hold tokens with a concept, in order: how many of the inputs, how many labels.
+class Concept(NamedTuple):
+    """A concept that an expression names, by name or id; scored: whether it asks for its score."""
 
-    A window of which some is excluded has a row for each sample `since` which that is so, NEVER for the rest. next: all
-    windows before it have been looked at.
+    track: str
+    concept: str | int
+    scored: bool = False
+
+
+class Expression:
+    """SQL that is true for documents or tokens.
+
+    Attributes:
+        sql: The text with a column, see `Columns`, in place of each of `concepts`.
+
+    Args:
+        text: The SQL.
+        tracks: The tracks of concepts that there are.
+        option: What the text is called in messages.
+        tokens: Whether it is about tokens, which have concepts alone.
+
+    Raises:
+        ConfigError: If it is no expression, or of tokens and more than concepts.
     """
 
-    windows: Ints
-    inputs: Ints
-    labels: Ints
-    since: Ints
-    next: int
+    def __init__(self, text: str, tracks: Collection[str], option: str = "where", tokens: bool = False) -> None:
+        self.option, self.concepts = option, list[Concept]()
+        words, spaces = list[str](), list[str]()
+        for word in _WORD.findall(text):
+            if word.isspace() or word[:2] in ("--", "/*"):
+                spaces[len(words) :] = [" "]
+            else:
+                spaces[len(words) :] = spaces[len(words) :] or [""]
+                words.append(word)
+        names = {track.lower(): track for track in tracks}
+        depths = np.cumsum([(word == "(") - (word == ")") for word in words])
+        if not words or depths.min() < 0 or depths[-1] or "$" in words or ";" in words:
+            raise ConfigError(option, f"{text:.200}", "one expression of SQL", f"see {PAGES}/subsets.md")
+        made, k = list[tuple[str, str]](), 0
+        while k < len(words):
+            size, column = self._concept([*words[k : k + 7], *[""] * 7], words[k - 1].lower() if k else "", names)
+            made.append((spaces[k], column or words[k]))
+            k += size
+        left = [word for _, word in made if re.match(r"[^\W\d]|\"", word)]
+        other = next((word for word in left if word.lower() not in _OF_TOKENS and tokens), None)
+        if other is not None or (tokens and not self.concepts):
+            known = ", ".join(sorted(tracks)) or "none"
+            expected = f"'NAME' in TRACK or score(TRACK, 'NAME'), joined by and, or, not; tracks of concepts: {known}"
+            raise ConfigError(option, other or f"{text:.200}", expected, f"see {PAGES}/subsets.md")
+        self.sql = "".join(part for one in made for part in one)
+
+    @classmethod
+    def of(cls, one: Concept) -> "Expression":
+        """That of a single concept."""
+        found = cls("true", ())
+        found.concepts, found.sql = [one], f'"{column_of(0)}"'
+        return found
+
+    def _concept(self, words: Sequence[str], before: str, names: Mapping[str, str]) -> tuple[int, str]:
+        """(how many words a test of a concept has that begins here, its SQL); (1, "") for none."""
+        low = [word.lower() for word in words]
+        no = low[1] == "not"
+        if low[0] == "score" and low[1] == "(" and low[3] == "," and low[5] == ")":
+            name, track, size, fits = words[4], words[2], 6, before != "."
+        else:
+            name, track, size = words[0], words[2 + no], 3 + no
+            fits = low[1 + no] == "in" and before in _BEFORE and low[size] in _AFTER
+        track = names.get(track.strip('"').lower(), "")
+        if not fits or not track or not (name.isdecimal() or name.startswith("'")):
+            return 1, ""
+        named = int(name) if name.isdecimal() else name[1:-1].replace("''", "'")
+        one = Concept(track, named, size == 6)
+        if one not in self.concepts:
+            self.concepts.append(one)
+        column = f' "{column_of(self.concepts.index(one))}" '
+        return size, f"(not {column})" if no and size < 6 else column
+
+
+def column_of(number: int) -> str:
+    """The column that stands for a concept of an expression."""
+    return f"concept${number}"
 
 
 class _TrackSpans:
@@ -51,16 +135,20 @@ class _TrackSpans:
             _warn_of_reading(dataset.path, track)
         self._held = lru_cache(maxsize=1)(self._read)  # other concepts of the same tokens are asked for next
 
-    def of(self, test: Where, first: int, last: int) -> Intervals:
-        """Those of which a test holds, by the id of its concept, and that touch tokens [first, last) of the dataset."""
+    def of(self, concept: int, first: int, last: int) -> tuple[Ints, Ints, NDArray[np.float64]]:
+        """Those that carry a concept and touch tokens [first, last) of the dataset, with scores, which are 1 without.
+
+        Without scores they are disjoint and in order.
+        """
         if self._index is not None:
-            found: Intervals = self._index.spans(int(test.concept), first, last)
-            return found
-        start, end, ids, scores = self._held(first, last)
-        having = ids == int(test.concept)
-        if test.compare:
-            having &= OPERATORS[test.compare](scores, test.score)
-        return united(np.zeros(having.sum(), np.int64), start[having], end[having])[1:]
+            start, end = self._index.spans(concept, first, last)
+        else:
+            start, end, ids, scores = self._held(first, last)
+            having = ids == concept
+            if self._scored:
+                return start[having], end[having], scores[having]
+            start, end = united(np.zeros(having.sum(), np.int64), start[having], end[having])[1:]
+        return start, end, np.ones(len(start))
 
     def _read(self, first: int, last: int) -> tuple[Ints, Ints, Ints, NDArray[np.float64]]:
         """Each concept of each span: the span's start and end, the concept's id and score."""
@@ -84,71 +172,113 @@ def _warn_of_reading(path: str, track: str) -> None:
     )  # fmt: skip
 
 
-def with_ids(datasets: Mapping[K, Dataset], where: Where) -> dict[K, Where]:
-    """Each dataset that has all tracks, with the expression in its ids.
-
-    The ids are those for the concepts, -1 for those that only others know.
+def ids_of(datasets: Mapping[K, Dataset], concepts: Sequence[Concept], option: str = "where") -> dict[K, list[int]]:
+    """Of each dataset that has all tracks the ids of the concepts, -1 for those that only others know.
 
     Raises: ConfigError for a track, a concept or scores that none has.
     """
-    tests = [*where.tests()]
-    having = {key: ds for key, ds in datasets.items() if all(test.name in ds.concept_tracks for test in tests)}
-    ids: dict[Where, dict[K, int]] = {}
-    for test in tests:
-        of = {key: ds for key, ds in datasets.items() if test.name in ds.concept_tracks}
+    having = {key: ds for key, ds in datasets.items() if all(one.track in ds.concept_tracks for one in concepts)}
+    found: dict[K, list[int]] = {key: [] for key in having}
+    for one in concepts:
+        of = [ds for ds in datasets.values() if one.track in ds.concept_tracks]
         if not of:
             known = ", ".join(sorted({name for ds in datasets.values() for name in ds.concept_tracks})) or "none"
-            raise test.wrong(f"no track {test.name!r} of concepts", f"one of {known}")
-        if test.compare and any(ds.files.concepts(test.name).scores is None for ds in having.values()):
-            raise test.wrong(f"the track {test.name!r} without scores", "one that has some")
-        ids[test] = {key: _id_of(ds, test) for key, ds in of.items()}
-        if max(ids[test].values()) < 0:
-            raise test.wrong(f"{test.concept!r} of the track {test.name!r}", f"one of {_described(of.values(), test)}")
-    return {key: where.renamed({test: of.get(key, -1) for test, of in ids.items()}) for key in having}
+            raise ConfigError(option, f"no track {one.track!r} of concepts", f"one of {known}")
+        if one.scored and any(ds.files.concepts(one.track).scores is None for ds in having.values()):
+            raise ConfigError(option, f"the track {one.track!r} without scores", "a track with scores")
+        if max(_id_of(ds, one) for ds in of) < 0:
+            names = sorted({name for ds in of for name in ds.vocabulary(one.track) or ()})
+            ids = f"its {max(ds.tracks[one.track].num_ids for ds in of):,} ids"
+            if isinstance(one.concept, str) and names:
+                ids = f"its {len(names):,} names, such as {', '.join(names[:10])}"
+            raise ConfigError(option, f"{one.concept!r} of the track {one.track!r}", f"one of {ids}")
+        for key, ds in having.items():
+            found[key].append(_id_of(ds, one))
+    return found
 
 
-def _id_of(dataset: Dataset, test: Where) -> int:
+def _id_of(dataset: Dataset, one: Concept) -> int:
     """The id of a concept, which is a number already or a name; -1 for none."""
-    names = dataset.vocabulary(test.name)
-    if isinstance(test.concept, int) or (names is None and test.concept.isdecimal()):
-        return int(test.concept) if int(test.concept) < dataset.tracks[test.name].num_ids else -1
-    return names.index(test.concept) if names is not None and test.concept in names else -1
+    names = dataset.vocabulary(one.track)
+    if isinstance(one.concept, int) or (names is None and one.concept.isdecimal()):
+        return int(one.concept) if int(one.concept) < dataset.tracks[one.track].num_ids else -1
+    return names.index(one.concept) if names is not None and one.concept in names else -1
 
 
-def _described(datasets: Collection[Dataset], test: Where) -> str:
-    """What there is in place of a concept that nobody knows."""
-    names = sorted({name for ds in datasets for name in ds.vocabulary(test.name) or ()})
-    if isinstance(test.concept, int) or not names:
-        return f"its {max(ds.tracks[test.name].num_ids for ds in datasets):,} ids"
-    return f"its {len(names):,} names, such as {', '.join(names[:10])}"
+class Columns:
+    """The columns for the concepts of an expression. ids: of these, see `ids_of`."""
+
+    def __init__(self, dataset: Dataset, expression: Expression, ids: Sequence[int]) -> None:
+        self._expression = expression
+        kinds = {(one.track, one.scored) for one in expression.concepts}
+        spans = {kind: _TrackSpans(dataset, *kind) for kind in kinds}
+        self._tests = [(spans[one.track, one.scored], id) for one, id in zip(expression.concepts, ids, strict=True)]
+        self.chunk = min((one.chunk for one in spans.values()), default=_CHUNK_TOKENS)
+        self.types = {column_of(k): "double" if c.scored else "bool" for k, c in enumerate(expression.concepts)}
+
+    def of(self, start: Ints, stop: Ints) -> dict[str, Any]:
+        """Of disjoint ranges [start, stop) of tokens, ascending: whether any has a concept, or the highest score."""
+        arrow = need("pyarrow", EXTRA.format("pyarrow"))
+        if not self._tests or not len(start):
+            return {}
+        some = np.flatnonzero(start < stop)
+        best = np.full((len(self._tests), len(start)), -np.inf)
+        for at in range(int(start[0]), int(stop[-1]), self.chunk):
+            # One part of the data after the other: what is read of it serves all tests.
+            for values, (spans, id) in zip(best, self._tests, strict=True):
+                begin, end, scores = spans.of(id, at, min(at + self.chunk, int(stop[-1])))
+                low = np.searchsorted(stop[some], begin, side="right")
+                counts = np.maximum(np.searchsorted(start[some], end) - low, 0)
+                np.maximum.at(values, some[ragged(low, counts)], np.repeat(scores, counts))
+        none = best == -np.inf
+        return {
+            name: arrow.array(values, mask=no) if kind == "double" else arrow.array(~no)
+            for (name, kind), values, no in zip(self.types.items(), best, none, strict=True)
+        }
+
+    def tokens(self, first: int, last: int) -> Intervals:
+        """The tokens of [first, last) for which the expression is true, in the longest pieces."""
+        parts = [self._tokens(at, min(at + self.chunk, last)) for at in range(first, last, self.chunk)]
+        start, stop = (np.concatenate(column) for column in zip((np.zeros(0, np.int64),) * 2, *parts, strict=True))
+        apart = start[1:] != stop[:-1]  # else one piece, read in two chunks
+        return start[np.append(True, apart)[: len(start)]], stop[np.append(apart, True)[: len(stop)]]
+
+    def _tokens(self, first: int, last: int) -> Intervals:
+        arrow, found = need("pyarrow", EXTRA.format("pyarrow")), [np.array([first, last])]
+        for spans, id in self._tests:
+            found += spans.of(id, first, last)[:2]
+        border = np.unique(np.clip(np.concatenate(found), first, last))
+        table = arrow.table(self.of(border[:-1], border[1:]))
+        if self._expression.sql.strip() == f'"{column_of(0)}"':
+            held = table[0].to_numpy()
+        else:
+            text = f"SELECT coalesce((\n{self._expression.sql}\n), false) AS held FROM tokens"
+            some = ask(text, {"tokens": table}, self._expression.option)
+            held = np.concatenate([one[0].to_numpy(zero_copy_only=False) for one in some])
+        change = np.flatnonzero(np.diff(np.concatenate([[False], held.astype(bool), [False]])))
+        return border[change[::2]], border[change[1::2]]
 
 
-class Sources:
-    """The spans of all concepts in an expression, which are ids. chunk: tokens that are best asked for at once."""
+class Holding(NamedTuple):
+    """Windows (documents, packs) that hold tokens of an expression, in order: how many of the inputs, how many labels.
 
-    def __init__(self, dataset: Dataset, where: Where) -> None:
-        kinds = {(test.name, bool(test.compare)) for test in where.tests()}
-        self._spans = {kind: _TrackSpans(dataset, *kind) for kind in kinds}
-        self.chunk = min(spans.chunk for spans in self._spans.values())
+    A window of which some is excluded has a row for each sample `since` which that is so, NEVER for the rest.
+    """
 
-    def holding(self, where: Where, first: int, last: int) -> Intervals:
-        """The tokens of [first, last) of which `where` holds."""
-
-        def of(test: Where) -> Intervals:
-            return self._spans[test.name, bool(test.compare)].of(test, first, last)
-
-        return where.intervals(of, first, last)
+    windows: Ints
+    inputs: Ints
+    labels: Ints
+    since: Ints
 
 
-def concept_windows(member: Member, where: Where, tokens: int) -> Iterator[Holding]:
-    """The samples of which `where` holds for some token, some at a time, in order; its tests are of concepts by id.
+def concept_windows(member: Member, columns: Columns, tokens: int) -> Iterator[Holding]:
+    """The samples with a token for which an expression is true, some at a time, in order.
 
     tokens: as many are looked at first, then twice as many each time, up to what is best asked for at once. The last
     token of a window is a label only, the first one an input only.
     """
-    sources = Sources(member.dataset, where)
-    for low, high, first, last in runs_of_samples(member, sources.chunk, tokens):
-        found = sources.holding(where, first, last)
+    for low, high, first, last in runs_of_samples(member, columns.chunk, tokens):
+        found = columns.tokens(first, last)
         numbers = samples_touching(member, *found, low, high)
         parts, before = ranges_of(member, numbers), Coverage(*found)
         inputs = before(parts.start + parts.inputs) - before(parts.start)
@@ -158,4 +288,4 @@ def concept_windows(member: Member, where: Where, tokens: int) -> Iterator[Holdi
         row, since = parts.row[some], parts.since[some]
         cuts = np.flatnonzero((np.diff(row, prepend=-1) != 0) | (np.diff(since, prepend=-1) != 0))
         inputs, labels = (np.add.reduceat(one[some], cuts) for one in (inputs, labels))
-        yield Holding(numbers[row[cuts]], inputs, labels, since[cuts], high)
+        yield Holding(numbers[row[cuts]], inputs, labels, since[cuts])

@@ -3,7 +3,7 @@
 Nothing here scans the run: the cost is the same for a run of a thousand and of a billion samples.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,10 @@ import numpy as np
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.columns import Ints
-from conceptloader.trace.concepts import concept_windows, with_ids
+from conceptloader.trace.concepts import Columns, Concept, Expression, concept_windows, ids_of
 from conceptloader.trace.ranges import Interval, ranges_of, samples_touching
 from conceptloader.trace.run import EVERY, Run
 from conceptloader.trace.samples import Seen
-from conceptloader.trace.where import Where
 
 _FIRST = 1 << 20  # tokens that are looked at before the first answers
 _ANSWERS = 1 << 16
@@ -158,20 +157,30 @@ def locate_concept(
         ConfigError: If no dataset has the track, or none of those has the concept.
         FormatError: For an index that is corrupt or of another dataset.
     """
-    return locate_where(run, Where("concept", name=track, concept=concept), num_samples, dataset)
+    searched = _searched(run, dataset, num_samples)
+    return _concepts(searched, Expression.of(Concept(track, concept)), num_samples)
 
 
 def locate_where(
-    run: Run, where: Where, num_samples: int | None = None, dataset: str | None = None
+    run: Run, where: str, num_samples: int | None = None, dataset: str | None = None
 ) -> Iterator[ConceptSeen]:
-    """Every sample with a token of which an expression of concepts holds (parse_where); the rest as in locate_concept.
+    """Every sample with a token for which SQL over its concepts is true; the rest as in locate_concept.
 
     Raises:
-        ConfigError: As it does, and for tests of scores that a track lacks.
+        ConfigError: As it does, for scores that a track lacks, and for an expression of something else.
     """
     searched = _searched(run, dataset, num_samples)
-    found = with_ids({k: era.member(index).dataset for k, (era, index) in enumerate(searched)}, where)
-    return (one for k, ids in found.items() for one in _concept_seen(*searched[k], ids, num_samples))
+    tracks = {track for era, index in searched for track in era.member(index).dataset.concept_tracks}
+    return _concepts(searched, Expression(where, tracks, tokens=True), num_samples)
+
+
+def _concepts(
+    searched: Sequence[tuple[Run, int]], expression: Expression, num_samples: int | None
+) -> Iterator[ConceptSeen]:
+    datasets = {k: era.member(index).dataset for k, (era, index) in enumerate(searched)}
+    ids = ids_of(datasets, expression.concepts)
+    each = {k: Columns(datasets[k], expression, some) for k, some in ids.items()}
+    return (one for k, columns in each.items() for one in _concept_seen(*searched[k], columns, num_samples))
 
 
 def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -191,8 +200,8 @@ def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iter
             yield low + k, {**time, "window": int(windows[low + k])}
 
 
-def _concept_seen(run: Run, index: int, where: Where, num_samples: int | None) -> Iterator[ConceptSeen]:
-    for found in concept_windows(run.member(index), where, _FIRST):
+def _concept_seen(run: Run, index: int, columns: Columns, num_samples: int | None) -> Iterator[ConceptSeen]:
+    for found in concept_windows(run.member(index), columns, _FIRST):
         windows, begin = np.unique(found.windows, return_index=True)
         end = np.append(begin[1:], len(found.windows))
         for k, time in _times(run, index, windows, num_samples):

@@ -94,7 +94,6 @@ COMMANDS: dict[str, tuple[Callable[[Path], object], bool]] = {  # and whether a 
         False,
     ),
     "subset": (_command("subset", "DS", "--where", "id = 'doc-1'", "--out", "DS/new"), False),
-    "subset --task": (_command("subset", "DS", "--where", "id = 'doc-1'", "--out", "DS/new", "--task", "0/2"), False),
     "adopt": (_command("adopt", "TMP/raw.bin", "--dtype", "u2", "--out", "DS/new"), False),
     "inspect": (_command("inspect", "DS", "--random", "1", "--html", "DS/page.html"), False),
     "query": (_command("query", "TMP/run.yaml", "from samples", "--samples", "4", "--csv", "DS/rows.csv"), False),

@@ -36,7 +36,7 @@ def write_all(folder: Path, seed: int) -> Path:
     make_subsets(
         folder / "plain",
         folder / "spans",
-        SubsetOptions(spans="concepts:concept-1 or concepts:concept-2 or concepts:concept-3"),
+        SubsetOptions(spans="'concept-1' in concepts or 'concept-2' in concepts or 'concept-3' in concepts"),
     )
     make_subsets(folder / "documents", folder / "some", SubsetOptions(where="share < 0.7 or document = 0", seed=seed))
     cut(folder / "cut", folder / "joined", rng)

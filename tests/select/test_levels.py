@@ -149,11 +149,11 @@ def test_a_loss_weight_is_the_least_of_all_levels(nested: Nested) -> None:
 def test_subsets(nested: Nested, tmp_path: Path) -> None:
     on = nested.on
     both = (on["PERSON"] & ~on["ORG"]).reshape(COUNT, -1)
-    text = "concepts:PERSON and not concepts:ORG"
+    text = "'PERSON' in concepts and 'ORG' not in concepts"
     assert main(["subset", nested.path, "--out", f"{tmp_path}/spans", "--spans", text, "--quiet"]) == 0
     assert cl.open_dataset(tmp_path / "spans", ["/"]).num_tokens == both.sum()
     some = [f"d{k}" for k in np.flatnonzero(on["PLACE"].reshape(COUNT, -1).any(1))]
-    for where in ("concepts:PLACE", "list_contains(concepts, 'PLACE')"):
+    for where in ("'PLACE' in concepts", "list_contains(concepts, 'PLACE')"):
         out = tmp_path / str(len(where))
         assert main(["subset", nested.path, "--out", str(out), "--where", where, "--quiet"]) == 0
         with cl.open_dataset(out, ["/"]) as view:

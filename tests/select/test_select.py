@@ -13,12 +13,10 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.cli import main
-from conceptloader.errors import ConfigError, FormatError
-from conceptloader.subset import views
+from conceptloader.errors import ConfigError
 from conceptloader.subset.views import SubsetOptions, make_subsets
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.trace.columns import DocumentColumns
-from conceptloader.trace.where import Expression
+from conceptloader.trace import documents
 from tests.corpora.records import write_rows
 from tests.corpora.small import written
 from tests.raises import raises
@@ -97,13 +95,15 @@ LENGTH = [facts(k)["tokens"] for k in range(COUNT)]
         ("list_has_any(concepts, ['law', 'red wine'])", lambda k: bool(HAS[k] & {"law", "red wine"})),
         ("len(concepts) = 0 or not (5 in topics)", lambda k: not HAS[k] or "law" not in HAS[k]),
         ("tokens between 10 and 20 or id like 'doc-1_'", lambda k: 10 <= LENGTH[k] <= 20 or (9 < k < 20 and k != 11)),
-        ("about->>'lang' = 'fr'", lambda k: k % 7 != 0 and k % 2 == 0),
+        ("(about->>'lang') = 'fr'", lambda k: k % 7 != 0 and k % 2 == 0),
+        ("'law' in concepts = ('law' in concepts) and 'law' not in concepts", lambda k: "law" not in HAS[k]),
+        ("tokens + length('a) in (') > 60", lambda k: LENGTH[k] + 7 > 60),
         ("document < 30 and document <> 3", lambda k: k < 30 and k != 3),
         ("tokens\n>\t50 -- so", lambda k: LENGTH[k] > 50),
     ],
 )
 def test_sql(path: Path, tmp_path: Path, where: str, holds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "CHUNK", 37)
+    monkeypatch.setattr(documents, "CHUNK", 37)
     found = make_subsets(path, tmp_path / "view", SubsetOptions(where=where))
     expected = [k for k in range(COUNT) if holds(k)]
     assert selected(tmp_path / "view") == expected
@@ -167,7 +167,7 @@ def test_names_of_topics(tmp_path: Path) -> None:
         for k, one in enumerate(random_documents(12))
     ]
     write_dataset(tmp_path / "web", documents, vocabularies={"topic": list(rows)})
-    ask = SubsetOptions(by="topic")
+    ask = SubsetOptions(by="topic[1]")
     found = make_subsets(tmp_path / "web", tmp_path / "by", ask)
     assert {Path(place).name for place in found.views} == {f"by-{name}" for name in rows.values()}
     assert cl.open_dataset(tmp_path / "by-sci-tech").num_documents == 3
@@ -180,11 +180,12 @@ def test_names_of_topics(tmp_path: Path) -> None:
 def test_partitions(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every document is in one view, or counted."""
     out = str(tmp_path / "web")
-    assert main(["subset", str(path), "--by", "quality:0.1,0.5,0.9", "--out", out, "--json"]) == 0
+    by = "case when quality < 0.5 then 'low' when quality >= 0.5 then 'high' end"
+    assert main(["subset", str(path), "--by", by, "--out", out, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    low, high = (selected(Path(f"{out}-{name}")) for name in ("0.1-0.5", "0.5-0.9"))
+    low, high = (selected(Path(f"{out}-{name}")) for name in ("low", "high"))
     quality = [None if one is None else float(np.float32(one)) for one in QUALITY]
-    assert low == [k for k, one in enumerate(quality) if one is not None and 0.1 <= one < 0.5]
+    assert low == [k for k, one in enumerate(quality) if one is not None and one < 0.5]
     assert found["without_view"] == COUNT - len(low) - len(high)
     rows = [{"id": f"doc-{k}", "domain": ["law", "code", None][k % 3]} for k in range(COUNT)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "meta.parquet")
@@ -196,63 +197,46 @@ def test_partitions(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert selected(tmp_path / f"by-{name}") == expected
 
 
-def test_the_number_of_tasks_changes_no_byte(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "CHUNK", 16)
-    ask = SubsetOptions(where="quality > 0.3", by="quality:0,0.5,1")
-    make_subsets(path, tmp_path / "one", ask)
-    for tasks in (2, 40):
-        out = tmp_path / f"of-{tasks}"
-        for task in reversed(range(tasks)):
-            make_subsets(path, out, ask, task=(task, tasks))
-        with raises(ConfigError, found="the result of a task with other arguments"):
-            make_subsets(path, out, SubsetOptions(where="quality > 0.4", by="quality:0,0.5,1"))
-        part = next((tmp_path / f"of-{tasks}.parts").iterdir())
-        data = part.read_bytes()
-        part.unlink()
-        with raises(FormatError, expected="missing"):
-            make_subsets(path, out, ask)
-        part.write_bytes(data)
-        make_subsets(path, out, ask)
-        assert not (tmp_path / f"of-{tasks}.parts").exists()
-        for name in ("0-0.5", "0.5-1"):
-            for file in ("manifest.json", "runs.bin"):
-                expected = (tmp_path / f"one-{name}" / file).read_bytes()
-                assert (tmp_path / f"of-{tasks}-{name}" / file).read_bytes() == expected
+def test_metadata_of_data_without_ids_is_joined_by_number(tmp_path: Path) -> None:
+    written(tmp_path / "data", [([number % 7, 1],) for number in range(30)], tracks={})
+    write_rows(tmp_path / "meta.jsonl", [{"document": k, "n": (1 << 63) + k} for k in range(0, 30, 2)])
+    ask = SubsetOptions(where="n > 9223372036854775818", metadata=str(tmp_path / "meta.jsonl"))
+    found = make_subsets(tmp_path / "data", tmp_path / "view", ask)
+    assert (found.with_row, found.views[str(tmp_path / "view")][0]) == (15, 9)
+
+
+def test_lines_of_a_file_of_ids_are_what_they_are(tmp_path: Path) -> None:
+    """A space at an end is part of an id; a mark at the beginning, and ends of lines as on Windows, are not."""
+    rows = [{"id": one, "text": "text"} for one in ("z", "z ", " z", "a\u2028b")]
+    write_rows(tmp_path / "in.jsonl", rows)
+    cl.build([tmp_path / "in.jsonl"], tmp_path / "data", tokenizer="bytes")
+    (tmp_path / "ids").write_bytes("\ufeffz \r\n\r\na\u2028b\n".encode())
+    words = ["subset", str(tmp_path / "data"), "--ids", str(tmp_path / "ids"), "--out", str(tmp_path / "view")]
+    assert main(words) == 0
+    assert ids(str(tmp_path / "view")) == ["z ", "a\u2028b"]
 
 
 @pytest.mark.parametrize(
-    ("where", "column", "problem"),
+    ("where", "problem"),
     [
-        ("qualty > 0.3", 1, "an unknown column 'qualty', expected one of"),
-        ("tokens > 'many'", 10, "Could not convert string 'many'"),
-        ("concepts > 3", 1, "Cannot compare"),
-        ("tokens > 3 and (select 1) = 1", 16, "subquery, which this language does not have"),
-        ("tokens > 3; drop table documents", 11, "syntax error"),
-        ("tokens >", 9, "the end of it too early"),
-        ("tokens > 3) or (true", 1, None),
-        ("true) from documents where (true", 1, "a statement, not one expression"),
-        ("read_text('/etc/passwd') = 'x'", 1, "the function 'read_text'"),
-        ("tokens + 1", 1, "expected true or false"),
-        ("cast(id as integer) > 3", 1, "cast, which"),
-        ("*", 1, "star, which"),
-        ("len(concepts, 3) = 4", 1, "No function matches"),
-        ("tokens > 3 and concepts:law > tokens", 16, "a concept as a value, expected a concept, TRACK:CONCEPT or"),
-        ("tokens > $1", 10, "'$'"),
+        ("qualty > 0.3", "did you mean quality?"),
+        ("tokens > 'many'", "Could not convert string 'many'"),
+        ("tokens > 3; drop table documents", "expected one expression of SQL"),
+        ("tokens >", "syntax error"),
+        ("tokens > 3) or (true", "expected one expression of SQL"),
+        ("true) from documents where (true", "expected one expression of SQL"),
+        ("tokens > 3 or $$) = 'x' or ($$ = 'x'", "expected one expression of SQL"),
+        ("id in (select content from read_text('/etc/passwd'))", "Permission Error"),
+        ("tokens + 1", "expected true or false"),
+        ("len(concepts, 3) = 4", "No function matches"),
+        ("exists(from metadata)", "an unknown column or table 'metadata'"),
     ],
 )
-def test_other_expressions_are_refused(
-    path: Path, tmp_path: Path, where: str, column: int, problem: str | None
-) -> None:
-    if problem is None:  # it means what it says, in brackets of its own
-        make_subsets(path, tmp_path / "view", SubsetOptions(where=where))
-        assert len(selected(tmp_path / "view")) == COUNT
-        return
+def test_other_expressions_are_refused(path: Path, tmp_path: Path, where: str, problem: str) -> None:
     with pytest.raises(ConfigError) as error:
         make_subsets(path, tmp_path / "view", SubsetOptions(where=where))
-    message, shown, mark = str(error.value).split("\n")
-    assert message.startswith(f"where, column {column}: found ")
-    assert problem in message
-    assert (shown, len(mark)) == (where, column)
+    assert str(error.value).startswith("where: found ")
+    assert problem in str(error.value)
     assert not (tmp_path / "view").exists()
 
 
@@ -260,26 +244,19 @@ def test_other_expressions_are_refused(
     ("options", "problem"),
     [
         (["--where", "tokens > 1000"], "found no document of 233"),
-        (["--by", "concepts"], "in a document, expected at most one value"),
-        (["--by", "quality:1,0"], "ascending boundaries"),
+        (["--by", "concepts"], "expected a name of at most 100 letters"),
         (["--by", "about"], "expected a name of at most 100 letters"),
-        (["--spans", "concepts:nobody"], "spans, column 1: found 'nobody' of the track 'concepts'"),
-        (["--spans", "quality:law"], "no track 'quality' of concepts"),
-        (["--spans", "tokens > 3"], "the column 'tokens', expected concepts of tokens"),
-        (["--where", "tokens > 3 or tokns > 3"], "where, column 15: found an unknown column 'tokns'"),
-        (["--where", "concepts:nobody"], "found 'nobody' of the track 'concepts'"),
-        (["--where", "concepts:law > 0.5"], "the track 'concepts' without scores"),
-        (["--where", "concepts = 'law'"], "can't be cast"),
-        (["--where", "id = 7"], "found Could not convert string 'doc-1'"),
-        (
-            ["--where", "about.n > 3 or about.lang = 7"],
-            "where, column 16: found Could not convert string 'en' to INT32 when casting from source column about.lang",
-        ),
-        (["--where", "quality.n = 3"], "an unknown column 'quality.n'"),
-        (["--where", "lang = 'en'"], "did you mean about.lang?"),
-        (["--by", "about.lang:0,1"], "by: about.lang: found 'en' in a document, expected a number"),
-        (["--by", "concepts.lang"], "expected a column with one value"),
-        (["--where", "true", "--metadata", "/nowhere.parquet"], "expected a parquet or jsonl file"),
+        (["--by", "nobody"], "by: found an unknown column"),
+        (["--spans", "'nobody' in concepts"], "spans: found 'nobody' of the track 'concepts'"),
+        (["--spans", "'law' in quality"], "tracks of concepts: concepts, topics"),
+        (["--spans", "'law' in concepts and tokens > 3"], "spans: found tokens, expected 'NAME' in TRACK"),
+        (["--spans", "true"], "spans: found true, expected 'NAME' in TRACK"),
+        (["--where", "tokens > 3 or tokns > 3"], "did you mean tokens?"),
+        (["--where", "'nobody' in concepts"], "where: found 'nobody' of the track 'concepts'"),
+        (["--where", "score(concepts, 'law') > 0.5"], "the track 'concepts' without scores"),
+        (["--where", "concepts = 'law'"], "where: found Conversion Error"),
+        (["--where", "id = 7"], "Could not convert string 'doc-1'"),
+        (["--where", "true", "--metadata", "/nowhere.parquet"], "expected a Parquet or JSONL file"),
         ([], "nothing to select by"),
     ],
 )
@@ -301,23 +278,14 @@ def test_columns_of_the_build_are_selectable(tmp_path: Path) -> None:
     words = ["build", tmp_path / "in.jsonl", "--tokenizer", "bytes", "--metadata-column", "quality", "-q"]
     assert main([*map(str, words), "--out", str(tmp_path / "data")]) == 0
     source, found = str(tmp_path / "data"), str(tmp_path / "view")
-    with cl.open_dataset(source) as dataset:
-        assert "metadata.quality" not in DocumentColumns(dataset).types
-    where = "metadata.quality >= 0.3 and metadata.domain = 'b'"
+    where = "(metadata->>'quality')::double >= 0.3 and (metadata->>'domain') = 'b'"
     make_subsets(source, found, SubsetOptions(where=where))
     assert ids(found) == ["d3", "d5"]
-    make_subsets(source, found + "-sql", SubsetOptions(where="metadata->>'quality' = '0.1'"))
-    assert ids(found + "-sql") == ["d1"]
-    made = make_subsets(source, tmp_path / "by", SubsetOptions(by="metadata.domain"))
+    made = make_subsets(source, tmp_path / "by", SubsetOptions(by="metadata->>'domain'"))
     assert {Path(one).name: ids(one) for one in made.views} == {
         "by-a": ["d0", "d2", "d4"],
         "by-b": ["d1", "d3", "d5"],
     }
-    made = make_subsets(source, tmp_path / "by", SubsetOptions(by="metadata.year:2020,2022,2024"))
-    assert {Path(one).name: ids(one) for one in made.views} == {
-        "by-2020-2022": ["d0", "d1"], "by-2022-2024": ["d2", "d3", "d4"]
-    }  # fmt: skip
-    assert made.without_view == 1
 
 
 def test_a_dataset_for_each_of_fifty_topics_and_a_configuration_of_them(
@@ -336,8 +304,11 @@ def test_a_dataset_for_each_of_fifty_topics_and_a_configuration_of_them(
     Path("names.txt").write_text("".join(f"t{k}\n" for k in range(50)))
     words = ["build", "in.jsonl", "--tokenizer", "bytes", "--vocabulary", "names.txt", "-q"]
     assert main([*words, "--column", "metadata=metadata", "--out", "data"]) == 0
-    for by, kept in (("metadata.topic", range(400)), ("concepts", [k for k in range(400) if k % 7])):
-        assert main(["subset", "data", "--by", by, "--out", f"of-{by}"]) == 0
+    for by, sql, kept in (
+        ("topic", "metadata->>'topic'", range(400)),
+        ("concepts", "concepts[1]", [k for k in range(400) if k % 7]),
+    ):
+        assert main(["subset", "data", "--by", sql, "--out", f"of-{by}"]) == 0
         assert main(["init", f"of-{by}-*", "--out", f"{by}.yaml", "--seq-len", "8"]) == 0
         with cl.make_dataloader(f"{by}.yaml", micro_batch_size=50, num_samples=300) as loader:
             assert len(loader.blend.config.names) == 50
@@ -349,10 +320,9 @@ def test_a_dataset_for_each_of_fifty_topics_and_a_configuration_of_them(
 
 def test_columns_are_those_of_loops(path: Path) -> None:
     with cl.open_dataset(path) as dataset:
-        columns = DocumentColumns(dataset)
-        table = columns.table(np.arange(COUNT // 3), list(columns.types))
-        assert set(table.column_names) == set(columns.types)
-        for number, row in enumerate(table.to_pylist()):
+        (columns,) = documents.documents(dataset, documents.document_types(dataset))
+        assert columns.keys() == documents.document_types(dataset).keys()
+        for number, row in enumerate(pa.table(columns).slice(0, COUNT // 3).to_pylist()):
             one = facts(number)
             assert (row["document"], row["id"], row["tokens"]) == (number, one["id"], one["tokens"])
             assert set(row["concepts"]) == HAS[number]
@@ -371,16 +341,6 @@ def test_a_million_documents_take_16_bytes_each(tmp_path: Path) -> None:
     make_subsets(tmp_path / "data", tmp_path / "view", SubsetOptions(where="document % 2 = 0"))
     assert (tmp_path / "view/runs.bin").stat().st_size == 16 * 1500
     assert (tmp_path / "view/manifest.json").stat().st_size < 2000
-
-
-def test_an_expression_reads_nothing_but_its_table(tmp_path: Path) -> None:
-    known = {"n": pa.int64()}
-    documents = pa.table({"n": [1]})  # a variable that DuckDB would find in Python's frames
-    (tmp_path / "secret.csv").write_text("n\n1\n")
-    for text in (f"n in (from '{tmp_path}/secret.csv')", "n in (select n from documents)", "exists(from documents)"):
-        with raises(ConfigError, "column"):
-            Expression(text).check(known)
-    assert Expression("n = 1")(documents).to_pylist() == [True]
 
 
 @pytest.mark.parametrize(
@@ -412,13 +372,11 @@ def test_ids_are_text_however_they_look(ids: list[Any], tmp_path: Path, capsys: 
 
 
 def test_metadata_of_other_documents_or_of_none(path: Path, tmp_path: Path) -> None:
-    strings = "ids are strings, or all of them integers"
     for rows, found, expected in (
         ([{"id": "doc-1x", "v": 1}, {"id": "nobody", "v": 2}], "none of its 2 ids in", "such as 'doc-1'"),
-        ([{"id": 1.5, "v": 1}], "", strings),
-        ([{"id": True, "v": 1}], "", strings),
-        ([{"id": 10**19, "v": 1}], "", strings),
-        ([{"key": "doc-1", "v": 1}], "the columns", "a column id"),
+        ([{"id": 1.5, "v": 1}], "ids of type double", "strings or integers"),
+        ([{"id": True, "v": 1}], "ids of type bool", "strings or integers"),
+        ([{"key": "doc-1", "v": 1}], "the columns", "a column document"),
     ):
         write_rows(tmp_path / "meta.jsonl", rows)
         with raises(ConfigError, "metadata", found, expected):

@@ -120,7 +120,7 @@ def test_views_of_views(folder: Path) -> None:
 
 def test_spans(folder: Path) -> None:
     """A view of the tokens that carry something: each run is a document, which has the id of the one that it is of."""
-    ask = SubsetOptions(spans="concepts:concept-1 or concepts:concept-3", where="tokens > 10")
+    ask = SubsetOptions(spans="'concept-1' in concepts or 'concept-3' in concepts", where="tokens > 10")
     with cl.open_dataset(folder / "data") as data:
         if data.mode == "document":
             with pytest.raises(ConfigError, match="only whole documents"):
@@ -148,7 +148,12 @@ def test_spans(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", ["concepts:concept-1", "concepts:concept-1 and concepts:concept-1", "not concepts:concept-0"]
+    "asked",
+    [
+        "'concept-1' in concepts",
+        "'concept-1' in concepts and 'concept-1' in concepts",
+        "'concept-0' not in concepts",
+    ],
 )
 @pytest.mark.parametrize("chunk", [5, 1 << 20])
 def test_a_piece_ends_with_the_concept_not_with_a_span_or_what_was_read_at_once(
@@ -158,7 +163,7 @@ def test_a_piece_ends_with_the_concept_not_with_a_span_or_what_was_read_at_once(
     spans = {"concepts": [(1, 4, [1]), (4, 6, [1, 2]), (6, 11, [1]), (11, 12, [0])]}
     raw = [RawDocument(id=f"doc-{k}", tokens=[5, *range(1, 12)], spans=spans) for k in range(3)]
     write_dataset(tmp_path / "data", raw)
-    first = 0 if asked.startswith("not") else 1
+    first = 0 if " not " in asked else 1
     for name in ("scanned", "indexed"):
         make_subsets(tmp_path / "data", tmp_path / name, SubsetOptions(spans=asked))
         with cl.open_dataset(tmp_path / name) as view:
@@ -227,7 +232,9 @@ def test_doors(folder: Path) -> None:
 
 def test_views_of_one_source_share_its_files(folder: Path) -> None:
     """And its shard table in the kernels; a hundred cells of a mixture are as many manifests of one source."""
-    make_subsets(folder / "data", folder / "cell", SubsetOptions(by="document:0,50,100,150"))
+    make_subsets(
+        folder / "data", folder / "cell", SubsetOptions(by="document // 50 * 50 || '-' || (document // 50 * 50 + 50)")
+    )
     paths = [*(f"cell-{name}" for name in ("0-50", "50-100", "100-150")), "data"]
     config = {**BASE, "datasets": {path: {"path": str(folder / path), "weight": 1} for path in paths}}
     blend = cl.open_blend(config)
@@ -244,7 +251,7 @@ def test_flags_of_spans_that_a_view_cuts(tmp_path: Path) -> None:
     """They say where the span of the source goes on, at the borders of runs as at those of the window."""
     spans = {"concepts": [(2, 5, [0]), (6, 9, [0])], "topics": [(0, 3, [1]), (3, 4, [2]), (4, 8, [3]), (8, 9, [0])]}
     write_dataset(tmp_path / "data", [RawDocument(id="a", tokens=[*range(1, 12), 0], spans=spans)])
-    found = make_subsets(tmp_path / "data", tmp_path / "view", SubsetOptions(spans="concepts:concept-0"))
+    found = make_subsets(tmp_path / "data", tmp_path / "view", SubsetOptions(spans="'concept-0' in concepts"))
     assert found.views == {str(tmp_path / "view"): (2, 6)}  # tokens [2, 5) and [6, 9)
     with cl.open_dataset(tmp_path / "data") as data:  # the same in pieces that touch
         (tmp_path / "touching").mkdir()

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
+from conceptloader.errors import ConfigError
 from conceptloader.index.build import build_index
-from conceptloader.subset.holds import DocumentTest, TokenTest
-from conceptloader.trace.columns import DocumentColumns
-from conceptloader.trace.ranges import document_ranges
-from conceptloader.trace.where import OPERATORS
+from conceptloader.subset import SubsetOptions, make_subsets
+from conceptloader.trace.concepts import Columns, Expression, ids_of
+from tests.trace.walk import OPERATORS
 
 COUNT = 60
 NAMES = ["law", "red wine", "not", "7"]
@@ -85,14 +86,18 @@ Test = tuple[str, Callable[[Row, list[Any]], bool | None]]
 
 
 def carries(track: str, name: str, op: str = "", score: float = 0) -> Test:
-    def holds(_: Row, spans: list[Any]) -> bool:
-        return any(
-            one == track and NAMES[id] == name and (not op or bool(OPERATORS[op](found, score)))
-            for one, ids, scores in spans
-            for id, found in zip(ids, scores, strict=True)
-        )
+    def holds(_: Row, spans: list[Any]) -> bool | None:
+        found = [
+            one
+            for other, ids, scores in spans
+            for id, one in zip(ids, scores, strict=True)
+            if (other, NAMES[id]) == (track, name)
+        ]
+        if op:
+            return bool(OPERATORS[op](max(found), score)) if found else None
+        return bool(found)
 
-    return f"{track}:{name if name == 'law' else repr(name)}" + f" {op} {score}" * bool(op), holds
+    return f"score({track}, '{name}') {op} {score}" if op else f"'{name}' in {track}", holds
 
 
 def of(text: str, name: str, holds: Callable[[Any], bool]) -> Test:
@@ -132,13 +137,12 @@ CONCEPTS = st.one_of(
     ),
 )  # fmt: skip
 KEYS = [
-    of(f"text.{text}", f"text.{name}", holds)
-    for text, name, holds in (
-        ("n > 2.5", "n", lambda n: n > 2.5), ("n in (1, 4.0)", "n", lambda n: n in (1, 4)),
-        ("big = 9007199254740993", "big", lambda n: n == 2**53 + 1),
-        ("big < 9007199254740993", "big", lambda n: n < 2**53 + 1), ("deep.flag = true", "deep.flag", bool),
-        ("deep.word > 'b'", "deep.word", lambda word: word > "b"),
-        ("deep.word not in ('b\u00e9')", "deep.word", lambda word: word != "b\u00e9"), ("gone = 1", "gone", bool),
+    of(f"(text->>'$.{path}'){text}", f"text.{path}", holds)
+    for path, text, holds in (
+        ("n", "::double > 2.5", lambda n: n > 2.5), ("n", "::double in (1, 4.0)", lambda n: n in (1, 4)),
+        ("big", "::bigint = 9007199254740993", lambda n: n == 2**53 + 1), ("deep.flag", "::bool", bool),
+        ("deep.word", " > 'b'", lambda word: word > "b"), ("gone", " = '1'", bool),
+        ("deep.word", " not in ('b\u00e9')", lambda word: word != "b\u00e9"),
     )
 ]  # fmt: skip
 COLUMNS = st.one_of(
@@ -146,7 +150,7 @@ COLUMNS = st.one_of(
         compare, st.sampled_from(["n", "x", "tokens", "document"]), st.sampled_from(sorted(OPERATORS)),
         st.sampled_from([0, 3, 2.5, -1, 1e1]),
     ),
-    st.sampled_from(["n", "x", "text.n", "text.deep", "text.deep.word.gone"]).map(null),
+    st.sampled_from(["n", "x", "word"]).map(null),
     st.sampled_from([
         *KEYS, of("word = 'b'", "word", lambda word: word == "b"), of("word > 'a'", "word", lambda word: word > "a"),
         of("upper(word) like 'B%'", "word", lambda word: word == "b"), of("flag != true", "flag", lambda on: not on),
@@ -177,14 +181,21 @@ def test_documents(dataset: cl.Dataset, asked: Test) -> None:
         row = {**keys, **meta.get(f"doc-{number}", {}), "id": f"doc-{number}", "tokens": size, "document": number}
         spans = [(track, ids, scores) for track, some in found.items() for _, _, ids, scores in some]
         expected.append(holds(row, spans))
-    columns = DocumentColumns(dataset, metadata=str(Path(dataset.path).parent / "meta.parquet"))
-    test = DocumentTest(dataset, text, columns)
-    for cuts in ((0, COUNT), (0, 1, 17, COUNT)):
-        found_rows = []
-        for low, high in itertools.pairwise(cuts):
-            documents = np.arange(low, high)
-            found_rows += test(columns.table(documents, test.columns), *document_ranges(dataset, documents)).to_pylist()
-        assert found_rows == expected
+    ask = SubsetOptions(where=f"({text}) is not false", metadata=str(Path(dataset.path).parent / "meta.parquet"))
+    wanted = [f"doc-{k}" for k, one in enumerate(expected) if one is not False and spans_of(k)[0]]
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("conceptloader.trace.documents.CHUNK", 17)
+        patch.setattr("conceptloader.trace.concepts._CHUNK_TOKENS", 40)
+        if not wanted:
+            with pytest.raises(ConfigError, match="no document of 60"):
+                make_subsets(dataset.path, f"{folder}/view", ask)
+            return
+        assert make_subsets(dataset.path, f"{folder}/view", ask).unknown == 0
+        with cl.open_dataset(f"{folder}/view", roots=["/"]) as view:
+            assert [view.document_id(k) for k in range(len(view))] == wanted
+        unsure = SubsetOptions(where=f"({text}) or document = 1", metadata=ask.metadata)
+        unknown = [k for k, one in enumerate(expected) if one is None and k != 1]
+        assert make_subsets(dataset.path, f"{folder}/more", unsure).unknown == len(unknown)
 
 
 @settings(max_examples=30)
@@ -198,12 +209,13 @@ def test_tokens(dataset: cl.Dataset, asked: Test, chunk: int) -> None:
             spans = [
                 (track, ids, scores) for track, some in found.items() for a, b, ids, scores in some if a <= token < b
             ]
-            expected.append(holds({}, spans))
-    test = TokenTest(dataset, text)
-    test.sources.chunk = chunk
+            expected.append(holds({}, spans) is True)
+    expression = Expression(text, dataset.concept_tracks, tokens=True)
+    test = Columns(dataset, expression, ids_of({"": dataset}, expression.concepts)[""])
+    test.chunk = chunk
     for first, last in ((0, len(expected)), (5, len(expected) - 7)):
         held = np.zeros(len(expected), bool)
-        start, end = test(first, last)
+        start, end = test.tokens(first, last)
         for a, b in zip(start.tolist(), end.tolist(), strict=True):
             assert first <= a < b <= last
             held[a:b] = True

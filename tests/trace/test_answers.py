@@ -20,7 +20,6 @@ from conceptloader.trace import (
     locate_concept,
     locate_document,
     locate_where,
-    parse_where,
     query,
     trace_sample,
     trace_step,
@@ -29,7 +28,7 @@ from tests.oracle.corpora import write_all
 from tests.oracle.samples import meaning
 from tests.oracle.test_oracle import configurations
 from tests.scale import SOAK, scaled
-from tests.trace.walk import EXPRESSIONS, Walk, concepts_of, excluding_at_once, histories, holds
+from tests.trace.walk import EXPRESSIONS, Walk, carries, concepts_of, excluding_at_once, histories
 
 TRACKS = "concepts", "scored"
 
@@ -243,22 +242,22 @@ def check_document(walk: Walk, draw: st.DrawFn) -> None:
     assert start == end or excluded_since(walk.run, number, name) == ({} if since is None else {(name, number): since})
 
 
-def check_concepts(walk: Walk, text: str, concept: int) -> None:
+def check_concepts(walk: Walk, asked: Any, concept: int) -> None:
     """When tokens are read of which an expression holds."""
     having = {name: data for name, data in walk.data.items() if set(TRACKS) <= set(data.spans)}
     if not having:
         return
-    where, of_token = parse_where(text), {n: {t: concepts_of(d, t) for t in TRACKS} for n, d in having.items()}
-    for asked, found in (
-        (where, locate_where(walk.run, where, walk.count)),
-        (parse_where(f"concepts:concept-{concept}"), locate_concept(walk.run, "concepts", concept, walk.count)),
+    of_token = {n: {t: concepts_of(d, t) for t in TRACKS} for n, d in having.items()}
+    for holds, found in (
+        (asked[1], locate_where(walk.run, asked[0], walk.count)),
+        (carries(concept)[1], locate_concept(walk.run, "concepts", concept, walk.count)),
     ):
         expected = {}
         for t in range(walk.count):
             if (name := walk.name(t)) in having:
                 counts = [0, 0]
                 for token, *sides in walk.seen_tokens(t):
-                    if holds(asked, {track: of_token[name][track][token] for track in TRACKS}):
+                    if holds({track: of_token[name][track][token] for track in TRACKS}):
                         counts = [n + side for n, side in zip(counts, sides, strict=True)]
                 if any(counts):
                     expected[t] = (*counts, *walk.oracle.locate(t), walk.places.get(t, []))

@@ -24,7 +24,7 @@ from conceptloader.index import reader as ix
 from conceptloader.index.build import build_index
 from conceptloader.index.reader import open_index
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.trace import Run, locate_concept, locate_where, parse_where
+from conceptloader.trace import Run, locate_concept, locate_where
 from tests.corpora.small import written
 from tests.raises import raises
 
@@ -193,40 +193,28 @@ def test_damage_of_a_part_of_the_dataset_and_of_another_one(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("expression", "column", "problem"),
+    ("asked", "found", "expected"),
     [
-        ("", 1, "found nothing, expected an expression"),
-        ("a:b and", 8, "the end of it too early"),
-        ("a:b c", 5, "syntax error"),
-        ("(a:b or a:c", 12, "the end of it too early"),
-        ("a:b and or a:c", 9, "syntax error"),
-        ("a:b and a:'b", 11, "unterminated string"),
-        ("not " * 200 + "a:b", 1, "more than 100 levels"),
-        ("not " * 2000 + "a:b", 1, "expression depth"),
-        ("a:b)", 5, "the end of it too early"),
-        ("a", 1, "the column 'a', expected concepts of tokens"),
-        ("a:b and lower(c) = 'x'", 15, "the column 'c', expected concepts of tokens"),
-        ("true", 1, "no concept, expected concepts of tokens"),
-        ("a:", 2, "syntax error"),
-        ("a:b > many", 1, "a concept as a value"),
-        ("a:b is null", 1, "a concept as a value"),
+        ("", "", "one expression"),
+        ("('concept-1' in concepts", "'concept-1'", "one expression"),
+        ("'concept-1' in concepts)", "'concept-1'", "one expression"),
+        ("'concept-1' in concepts and", "syntax error", "SQL"),
+        ("'concept-1' in concepts or 'red' in concepts", "'red' of the track 'concepts'", "its 6 names"),
+        ("'concept-1' in concepts or tokens > 3", "tokens", "'NAME' in TRACK"),
+        ("'concept-1' in concepts = true", "concepts", "'NAME' in TRACK"),
+        ("concepts", "concepts", "'NAME' in TRACK"),
+        ("true", "true", "'NAME' in TRACK"),
+        ("score(concepts, 'concept-1') > 0.5", "without scores", "a track with scores"),
+        ("'red' in colour", "colour", "tracks of concepts: concepts, quality"),
     ],
 )
-def test_expressions_that_are_none(expression: str, column: int, problem: str) -> None:
-    with pytest.raises(ConfigError, match=f"column {column}: .*{problem}"):
-        parse_where(expression)
+def test_expressions_of_nothing(run: Run, asked: str, found: str, expected: str) -> None:
+    with raises(ConfigError, "where", found, expected):
+        list(locate_where(run, asked))
 
 
-def test_concepts_that_nobody_knows(run: Run) -> None:
-    for asked, place, found in (
-        ("concepts:concept-1 or concepts:red", "where, column 23", "'red' of the track 'concepts'"),
-        ("concepts:concept-1 or tokens > 3", "where, column 23", "the column 'tokens'"),
-        ("concepts:concept-1 > 0.5", "where, column 1", "without scores"),
-        ("colour:red", "where, column 1", "no track 'colour'"),
-    ):
-        with raises(ConfigError, place, found):
-            locate_where(run, parse_where(asked))
-    with raises(ConfigError, "concept concepts:6", expected="6 ids"):
+def test_a_number_that_no_concept_has(run: Run) -> None:
+    with raises(ConfigError, found="6 of the track 'concepts'", expected="6 ids"):
         locate_concept(run, "concepts", 6)
 
 
@@ -246,10 +234,13 @@ def test_the_command(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (found["top"][0]["id"], found["top"][0]["concept"]) == (best, f"concept-{best}")
     assert found["top"][0]["spans"] == len(counted[best])
     assert answer("locate", config, "--concept", "concept-3") == expected
-    assert answer("locate", config, "--where", "concepts:concept-3 or concepts:concept-3")["seen"] == expected["seen"]
+    assert (
+        answer("locate", config, "--where", "'concept-3' in concepts or 'concept-3' in concepts")["seen"]
+        == expected["seen"]
+    )
     pairs = answer("index", dataset, "--together", "concept-1", "concept-2")["tokens"]
     assert np.array(pairs).T.tolist() == pairs
-    for wrong in (["--concept-id", "12"], ["--where", "concepts:concept-1 and"], ["--where", "concepts:red"]):
+    for wrong in (["--concept-id", "12"], ["--where", "'concept-1' in concepts and"], ["--where", "'red' in concepts"]):
         assert main(["locate", str(config), *wrong]) == 2
     for wrong in (["--together", "red"], ["--track", "red"], ["--task", "0/2", "--rebuild"]):
         assert main(["index", str(dataset), *wrong]) == 2

@@ -1,7 +1,8 @@
 """A small random run, and what is in it by walking: token by token, with the brute-force reading of tests/oracle."""
 
 import json
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,11 +12,14 @@ from conceptloader.blend import open_blend
 from conceptloader.order.partition import Place
 from conceptloader.order.progress.runlog import History, RunStart
 from conceptloader.trace import Run
-from conceptloader.trace.where import OPERATORS
 from tests.oracle.data import Data, read
 from tests.oracle.samples import Oracle, meaning
 
 MOST = 100  # samples
+OPERATORS = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+Ids = dict[str, dict[int, float]]
 
 
 class Held(NamedTuple):
@@ -101,15 +105,6 @@ def concepts_of(data: Data, track: str) -> list[dict[int, float]]:
     return found
 
 
-def holds(where: Any, ids: dict[str, dict[int, float]]) -> bool:
-    """Whether an expression of concepts called concept-N holds of a token with these, by track."""
-    if where.operator == "concept":
-        score = ids[where.name].get(int(str(where.concept).removeprefix("concept-")))
-        return score is not None and (not where.compare or bool(OPERATORS[where.compare](score, where.score)))
-    inner = [holds(part, ids) for part in where.parts]
-    return not inner[0] if where.operator == "not" else (all if where.operator == "and" else any)(inner)
-
-
 @st.composite
 def histories(draw: st.DrawFn, seq_len: int) -> list[RunStart]:
     """Starts of a run: on other ranks, with other batches, back a few steps, with samples done again or passed over."""
@@ -149,15 +144,39 @@ def excluding_at_once(draw: st.DrawFn, config: dict[str, Any]) -> dict[str, Any]
     return {**config, "exclude": config["exclude"] + entries}
 
 
-CONCEPTS = st.integers(0, 8).map(lambda k: f"concepts:concept-{k}") | st.builds(
-    lambda k, op, score: f"scored:concept-{k} {op} {score}",
-    st.integers(0, 8), st.sampled_from(sorted(OPERATORS)), st.sampled_from([0, 0.25, 0.5]),
-)  # fmt: skip
+def carries(k: int) -> tuple[str, Callable[[Ids], bool | None]]:
+    """A test of a concept, and whether it holds of a token that carries these, by track."""
+    return f"'concept-{k}' in concepts", lambda ids: k in ids["concepts"]
+
+
+def scores(k: int, op: str, score: float) -> tuple[str, Callable[[Ids], bool | None]]:
+    def holds(ids: Ids) -> bool | None:
+        return bool(OPERATORS[op](ids["scored"][k], score)) if k in ids["scored"] else None
+
+    return f"score(scored, 'concept-{k}') {op} {score}", holds
+
+
+def no(one: Any) -> Any:
+    def holds(ids: Ids) -> bool | None:
+        found = one[1](ids)
+        return None if found is None else not found
+
+    return f"not ({one[0]})", holds
+
+
+def join(one: Any, word: str, two: Any) -> Any:
+    def holds(ids: Ids) -> bool | None:
+        found, decides = (one[1](ids), two[1](ids)), word == "or"
+        return decides if decides in found else None if None in found else not decides
+
+    return f"({one[0]} {word} {two[0]})", holds
+
+
+CONCEPTS = st.builds(carries, st.integers(0, 8)) | st.builds(
+    scores, st.integers(0, 8), st.sampled_from(sorted(OPERATORS)), st.sampled_from([0, 0.25, 0.5])
+)
 EXPRESSIONS = st.recursive(
     CONCEPTS,
-    lambda inner: (
-        inner.map(lambda one: f"not ({one})")
-        | st.tuples(inner, st.sampled_from(["and", "or"]), inner).map(lambda three: f"({' '.join(three)})")
-    ),
+    lambda inner: inner.map(no) | st.builds(join, inner, st.sampled_from(["and", "or"]), inner),
     max_leaves=5,
 )

@@ -23,7 +23,6 @@ from conceptloader.trace import (
     locate_concept,
     locate_document,
     locate_where,
-    parse_where,
 )
 from conceptloader.trace.commands.runs import CONFIG, add_run_arguments, open_run
 
@@ -64,8 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what("--documents", metavar="FILE", help="documents, by their ids, one per line")
     what("--document-number", type=not_negative, metavar="N", help="a document, by its number in --dataset")
     what("--concept", metavar="NAME", help="a concept, by its name")
-    meaning = "tokens for which this is true, such as \"concepts:animal and not concepts:'red wine'\""
-    what("--where", metavar="EXPR", help=meaning)
+    meaning = "tokens for which this is true, such as \"'animal' in concepts and 'red wine' not in concepts\""
+    what("--where", metavar="SQL", help=meaning)
     what("--concept-id", type=not_negative, metavar="N", help="a concept, by its id")
     add = parser.add_argument
     add("--track", default="concepts", metavar="NAME", help="track of the concept (default: concepts)")
@@ -192,7 +191,7 @@ def _said(asked: Run, dataset: str, number: int, since: int) -> str:
 def _concepts(asked: Run, arguments: argparse.Namespace) -> list[ConceptSeen]:
     if arguments.where is not None:
         refuse_beside("--where", arguments, "track")
-        found = locate_where(asked, parse_where(arguments.where), arguments.samples, arguments.dataset)
+        found = locate_where(asked, arguments.where, arguments.samples, arguments.dataset)
     else:
         concept = arguments.concept_id if arguments.concept is None else arguments.concept
         found = locate_concept(asked, arguments.track, concept, arguments.samples, arguments.dataset)

@@ -3,6 +3,8 @@
 Nothing here scans the run: the cost is the same for a run of a thousand and of a billion samples.
 """
 
+import heapq
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +45,11 @@ class ConceptSeen(Seen):
 
 
 def locate_document(
-    run: Run, document: str | int, num_samples: int | None = None, dataset: str | None = None
+    run: Run,
+    document: str | int,
+    num_samples: int | None = None,
+    dataset: str | None = None,
+    limit: int | None = None,
 ) -> list[DocumentSeen]:
     """Every sample in which a document is seen, in order.
 
@@ -52,29 +58,41 @@ def locate_document(
         document: Its id in the input; or its number, together with its dataset.
         num_samples: Length of the run; None: the first epoch of each dataset.
         dataset: Name of the dataset; by default any.
+        limit: Only so many, the first ones; nothing after them is looked for.
 
     Raises:
         ConfigError: If there is no such document.
     """
-    seen = []
-    for era, index, number in find_documents(run, document, dataset, num_samples):
-        member = era.member(index)
-        start, stop = member.dataset.document_range(number)
-        name = member.dataset.document_id(number)
-        if member.by_document:
-            windows = np.array([number - member.view.start])
-            windows = windows[(windows >= 0) & (windows < member.view.count)]
-        else:
-            windows = samples_touching(member, np.array([start]), np.array([stop]), 0, member.view.count)
-        read = ranges_of(member, windows)  # once, of those that hold it: not of all packs of a block, in each epoch
-        read = read.take((np.maximum(read.start, start) < np.minimum(read.stop, stop)) | member.by_document)
-        rows = np.unique(read.row)
-        for k, time in _times(era, index, windows[rows], num_samples):
+    return list(itertools.islice(sightings(run, [document], num_samples, dataset), limit))
+
+
+def sightings(
+    run: Run, documents: Sequence[str | int], num_samples: int | None = None, dataset: str | None = None
+) -> Iterator[DocumentSeen]:
+    """The same of several documents, each as it is found: the samples of an epoch come before those of the next."""
+    each = (one for document in documents for one in find_documents(run, document, dataset, num_samples))
+    found = [_of_document(*one, num_samples) for one in each]
+    return heapq.merge(*found, key=lambda one: (one.sample, one.document))
+
+
+def _of_document(run: Run, index: int, number: int, num_samples: int | None) -> Iterator[DocumentSeen]:
+    member = run.member(index)
+    start, stop = member.dataset.document_range(number)
+    name = member.dataset.document_id(number)
+    if member.by_document:
+        windows = np.array([number - member.view.start])
+        windows = windows[(windows >= 0) & (windows < member.view.count)]
+    else:
+        windows = samples_touching(member, np.array([start]), np.array([stop]), 0, member.view.count)
+    read = ranges_of(member, windows)  # once, of those that hold it: not of all packs of a block, in each epoch
+    read = read.take((np.maximum(read.start, start) < np.minimum(read.stop, stop)) | member.by_document)
+    rows = np.unique(read.row)
+    for epoch in run.epochs(index, num_samples):
+        for k, time in _times(run, index, windows[rows], range(epoch, epoch + 1), num_samples, by_sample=True):
             parts = read.take(np.arange(*np.searchsorted(read.row, [rows[k], rows[k] + 1])))
             for part in parts.take(parts.since > time["sample"]).joined().parts():
                 inputs, labels = part.positions(start, stop)
-                seen.append(DocumentSeen(**time, document=number, id=name, inputs=inputs, labels=labels))
-    return sorted(seen, key=lambda one: (one.sample, one.document))
+                yield DocumentSeen(**time, document=number, id=name, inputs=inputs, labels=labels)
 
 
 def excluded_since(run: Run, document: str | int, dataset: str | None = None) -> dict[tuple[str, int], int]:
@@ -183,10 +201,14 @@ def _concepts(
     return (one for k, columns in each.items() for one in _concept_seen(*searched[k], columns, num_samples))
 
 
-def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each time that one of some windows, none of them excluded, is read: its place there, and the fields of Seen."""
-    epochs = run.epochs(index, num_samples)
-    some = max(1, _ANSWERS // max(1, len(epochs)))
+def _times(
+    run: Run, index: int, windows: Ints, epochs: range, num_samples: int | None, *, by_sample: bool = False
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each time that one of some windows, none of them excluded, is read: its place there, and the fields of Seen.
+
+    by_sample: in the order of samples, not of windows.
+    """
+    some = max(1, len(windows) if by_sample else _ANSWERS // max(1, len(epochs)))
     stop = run.stop if num_samples is None else min(run.stop, num_samples)
     for low in range(0, len(windows), some):
         draws = [np.zeros((3, 0), np.int64)]
@@ -195,7 +217,7 @@ def _times(run: Run, index: int, windows: Ints, num_samples: int | None) -> Iter
             read = np.flatnonzero((run.first <= samples) & (samples < stop))
             draws.append(np.stack([read, np.full_like(read, epoch), samples[read]]))
         found = np.concatenate(draws, 1)
-        for k, epoch, sample in found[:, np.argsort(found[0], kind="stable")].T.tolist():
+        for k, epoch, sample in found[:, np.argsort(found[2 * by_sample], kind="stable")].T.tolist():
             time = {"sample": sample, "places": run.places(sample), "dataset": run.name(index), "epoch": epoch}
             yield low + k, {**time, "window": int(windows[low + k])}
 
@@ -204,7 +226,7 @@ def _concept_seen(run: Run, index: int, columns: Columns, num_samples: int | Non
     for found in concept_windows(run.member(index), columns, _FIRST):
         windows, begin = np.unique(found.windows, return_index=True)
         end = np.append(begin[1:], len(found.windows))
-        for k, time in _times(run, index, windows, num_samples):
+        for k, time in _times(run, index, windows, run.epochs(index, num_samples), num_samples):
             read = np.arange(begin[k], end[k])[found.since[begin[k] : end[k]] > time["sample"]]
             if len(read):
                 yield ConceptSeen(**time, inputs=int(found.inputs[read].sum()), labels=int(found.labels[read].sum()))

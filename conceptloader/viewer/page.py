@@ -1,6 +1,7 @@
 """`inspect --html` and `trace --html`: one page that needs no server, no network and no other file."""
 
 import argparse
+import contextlib
 import os
 from base64 import b64encode
 from collections import Counter
@@ -12,7 +13,9 @@ from pathlib import Path
 from conceptloader.base.terminal import masked, printable
 from conceptloader.base.version import __version__
 from conceptloader.cli.output import Output
+from conceptloader.errors import ReadError, ResumeError
 from conceptloader.format.read.dataset import Dataset
+from conceptloader.order.progress.found import locate_state
 from conceptloader.storage.durable import write_file
 from conceptloader.trace import Run, SampleTrace, trace_sample
 from conceptloader.trace.commands.trace import sample_lines, weights_line
@@ -61,11 +64,14 @@ def save_run(run: Run, arguments: argparse.Namespace, output: Output) -> None:
     if arguments.step is not None:  # with the mixture up to it
         first = run.steps.launches[0].start.step
     x = sorted({first + (stop - first) * k // _POINTS for k in range(_POINTS + 1)})
-    counts = [run.drawn.counts(at if unit == "sample" else run.steps.range_of(at)[0]) for at in x]
+    ats = [at if unit == "sample" else run.steps.range_of(at)[0] for at in x]
+    # Within a block the datasets are in any order: their shares are those of whole ones, but for the ends.
+    counts = [run.drawn.counts(at if at in (ats[0], ats[-1]) else max(ats[0], _block_of(run, at))) for at in ats]
     ends = f"{unit} {first:,}", f"{unit} {stop - 1:,}"
     weights = [weights_line(one) for low, high, era in ranges for one in era.segments_in(low, high)]
     listed = [*weights[:_NAMES], *([f"{_NAMES} of {len(weights):,} are listed"] if len(weights) > _NAMES else [])]
     parts.insert(0, "<h2>Mixture</h2>" + mixture_html(run.drawn.names, x, counts, ends))
+    listed += [] if arguments.run_log is None else [_trained(run, arguments.run_log)]
     parts[0] += f'<p class="note">{"<br>".join(map(visible, listed))}</p>'
 
     every = ((era, sample) for low, high, era in ranges for sample in range(low, high))
@@ -78,6 +84,29 @@ def save_run(run: Run, arguments: argparse.Namespace, output: Output) -> None:
     parts.append(_rows(f"Samples: {len(rows):,} of {total:,}", head, rows))
     name = os.path.basename(os.path.abspath(arguments.config or arguments.run_log))
     _save(f"{title} of {name}", parts, articles, total, arguments.html, output)
+
+
+def _block_of(run: Run, sample: int) -> int:
+    """The sample with which the block of a sample begins; blocks begin again with each change of weights."""
+    start = max((one.at for one in run.blend.order.segments if one.at <= sample), default=0)
+    return sample - (sample - start) % run.blend.config.block
+
+
+def _trained(run: Run, log: str) -> str:
+    """What was trained: by the newest checkpoint next to the run log, or else what the last launch began with."""
+    start, found = run.steps.launches[-1].start, None
+    folder = log if os.path.isdir(log) else os.path.dirname(os.path.abspath(log))
+    for one in sorted(os.scandir(folder), key=lambda entry: entry.stat().st_mtime, reverse=True)[:_NAMES]:
+        with contextlib.suppress(ResumeError, ReadError):
+            found = one.name, locate_state(one.path)[1].consumed
+            break
+    launched = f"{len(run.steps.launches)} launches that count, the last one at step {start.step:,}"
+    if found is None or found[1] < start.consumed:
+        return f"trained: {start.consumed:,} samples before the last launch, and what followed; {launched}"
+    end = "" if run.steps.launches[-1].plan.stop is None else f" of {run.steps.launches[-1].plan.stop:,}"
+    place = run.places(found[1] - 1) if found[1] else []
+    step = f", to the end of step {place[-1].step:,}" if place else ""
+    return f"trained: {found[1]:,}{end} samples{step}, by {found[0]}; {launched}"
 
 
 def _steps(run: Run, first: int, stop: int) -> str:

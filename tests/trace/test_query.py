@@ -244,3 +244,12 @@ def test_what_does_not_exist(run: Run) -> None:
         locate_document(run, 3, dataset="music")
     with raises(ConfigError, found="'colour'"):
         locate_concept(run, "colour", 1)
+
+
+def test_a_limit_stops_the_search(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = locate_document(run, "web-9", 4000)
+    order, asked = type(run.blend.order), []
+    invert = order.indices_of_windows
+    monkeypatch.setattr(order, "indices_of_windows", lambda *words: asked.append(words) or invert(*words))
+    assert locate_document(run, "web-9", 4000, limit=5) == whole[:5]
+    assert len(asked) < 8 < len({one.epoch for one in whole})

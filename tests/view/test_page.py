@@ -1,5 +1,6 @@
 """The pages of `inspect --html` and `trace --html`: what they say and refuse; nothing of a corpus runs in them."""
 
+import json
 import re
 from collections import Counter
 from html.parser import HTMLParser
@@ -61,6 +62,7 @@ def test_a_step(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
         "&nbsp;", "\xa0"
     )
     assert "weights from sample 160 on: books 0.5, web 0.5" in mixture
+    assert "trained: 0 samples before the last launch, and what followed; 1 launches that count" in mixture
 
 
 def test_steps(tmp_path: Path) -> None:
@@ -72,6 +74,21 @@ def test_steps(tmp_path: Path) -> None:
         drawn = Counter(order.sample(n)[0] for n in range(8 * k, 8 * k + 8))
         assert row == tuple(map(str, (k, 8 * k, 8, drawn[0], drawn[1])))
     assert (len(rows), len(tables(found)["Samples"]), len(windows(found))) == (20, 161, 160)
+
+
+def test_where_a_run_stands_is_what_was_trained(tmp_path: Path, folder: Path) -> None:
+    """By the newest checkpoint, not by the launch; within the blocks of a mixture there is no share."""
+    log = tmp_path / "log"
+    log.mkdir()
+    with cl.make_dataloader("run.yaml", micro_batch_size=8, num_samples=360) as loader:
+        loader.log_start(log, 0)
+        for step, _ in enumerate(loader, 1):
+            if step in (10, 45):
+                (log / f"step-{step}.json").write_text(json.dumps(loader.state_dict()))
+    text = made(tmp_path, f"trace --run-log {log} --step 44").read_text()
+    assert "trained: 360 of 360 samples, to the end of step 44, by step-45.json; 1 launches" in plain(text)
+    paths = re.findall(r'd="M0 [^V]*((?:V[^H]*H[^V]*)*)', text)
+    assert len(set(re.findall(r"V([0-9.]+)H", paths[0]))) < 12
 
 
 def test_a_pack_and_what_is_excluded(tmp_path: Path) -> None:

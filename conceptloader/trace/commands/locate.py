@@ -21,10 +21,10 @@ from conceptloader.trace import (
     Run,
     excluded_since,
     locate_concept,
-    locate_document,
     locate_where,
 )
 from conceptloader.trace.commands.runs import CONFIG, add_run_arguments, open_run
+from conceptloader.trace.locate import sightings
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +87,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         concepts = _concepts(asked, arguments)
         output.result({"seen": [one.to_dict() for one in concepts]}, _table(concepts, _HEADER))
         return 0
-    found = [one for each in documents for one in locate_document(asked, each, samples, arguments.dataset)]
-    seen = sorted(found, key=lambda one: one.sample)[: arguments.limit]
+    seen = list(itertools.islice(sightings(asked, documents, samples, arguments.dataset), arguments.limit))
     left_out = {k: at for each in documents for k, at in excluded_since(asked, each, arguments.dataset).items()}
     value: dict[str, Any] = {
         "samples": samples,

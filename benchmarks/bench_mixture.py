@@ -28,16 +28,12 @@ for count in (4, 16, 64, 1024):
     blocks = cl.Mixture([10**9] * count, weights=weights.tolist())
     random = rng.integers(0, 2**40, BATCH, dtype=np.uint64)
     sequence = np.arange(10**9, 10**9 + BATCH, dtype=np.uint64)
-    starts = 16 * rng.integers(0, 2**36, (BATCH // 16, 1), dtype=np.uint64)
-    batches = (starts + np.arange(16, dtype=np.uint64)).ravel()
     mixed = grain.MapDataset.mix([grain.MapDataset.range(10**7) for _ in range(count)], weights=weights.tolist())
     few = [int(x) for x in rng.integers(0, len(mixed), 300)]
     report.race(
         f"{count} datasets",
         [
             Contender(US, lambda m=strict, x=random: m.locate_many(x), BATCH),
-            Contender("conceptloader, blocks, in sequence", lambda m=blocks, x=sequence: m.locate_many(x), BATCH),
-            Contender("conceptloader, blocks, 16 random", lambda m=blocks, x=batches: m.locate_many(x), BATCH),
             Contender("conceptloader, with epoch and shuffle", lambda m=blocks, x=sequence: m.sample_many(x), BATCH),
             Contender("Megatron, building the index", lambda w=shares: megatron_index(w, BUILD), BUILD),
             Contender("grain mix, lookup", lambda m=mixed, x=few: [m[i] for i in x], len(few)),

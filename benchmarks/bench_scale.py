@@ -4,19 +4,16 @@ machines. The datasets are manifests over holes: what is measured is everything 
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from data import ROOT, hollow
 from harness import US, Report
 
-import conceptloader as cl
-
 SEQ_LEN, TOKENS, RANKS = 4096, 10**15, 16_384
 LAST = 10**9  # samples of the run
 
 # CPU seconds and own MB of a process that opens the configuration, and of its first batch; then microseconds of a
-# sample's place in the blend and shuffle, of a window read, both random, and of a rank's sample indices in a step.
+# sample's place in the blend and shuffle, and of a window read, both random.
 PROGRAM = """
 import json, sys, time
 import numpy as np
@@ -49,12 +46,11 @@ def windows():
     for row in few:
         reader.read(row)
 window = timed(windows, few.size)
-steps = timed(lambda: [plan.micro_batches(step, 5) for step in range(1000)], 1000)
-print(opened, memory, first, after, lookup, window, steps, flush=True)
+print(opened, memory, first, after, lookup, window, flush=True)
 """
 ROWS = [
     ("open the configuration", "s"), ("memory then", "MB"), ("first batch of a rank", "s"), ("memory after it", "MB"),
-    ("order: a random sample", "us"), ("read: a random window", "us"), ("a rank's samples of a step", "us"),
+    ("order: a random sample", "us"), ("read: a random window", "us"),
 ]  # fmt: skip
 
 
@@ -79,17 +75,8 @@ def configuration(name: str, datasets: int, shards: int, phases: int) -> Path:
 
 def run(config: Path) -> list[float]:
     program = PROGRAM.format(here=str(Path(__file__).parent), config=str(config), ranks=RANKS, last=LAST)
-    output = subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, capture_output=True, text=True)
+    output = subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, stdout=-1, text=True)
     return [float(word) for word in output.stdout.split()]
-
-
-def trees(datasets: int) -> float:
-    """Seconds to make a phase of so many weights."""
-    cl.Mixture([1, 1])
-    weights = [1 + 7 * k % 101 for k in range(datasets)]
-    start = time.process_time()
-    cl.Mixture([10**9] * datasets, weights=weights)
-    return time.process_time() - start
 
 
 report = Report("scale")
@@ -103,5 +90,4 @@ for case in cases.values():  # warm: page cache
 results = {name: run(config) for name, config in cases.items()}
 for column, (row, unit) in enumerate(ROWS):
     report.add(f"1e15 tokens: {row}", unit, {name: [found[column]] for name, found in results.items()})
-report.add("a phase of 64 weights", "s", {US: [trees(64)], "1,024 weights": [trees(1024)]})
 report.finish()

@@ -16,7 +16,6 @@ for n in (1_000, 10**6, 10**8, 10**9, 10**12):
     few = positions[:2_000].tolist()
     contenders = [
         Contender(US, lambda p=p, x=positions: p.forward_many(x), BATCH),
-        Contender("conceptloader, inverse", lambda p=p, x=positions: p.inverse_many(x), BATCH),
     ]
     if n < 2**32:  # grain's limit
         contenders.append(

@@ -494,7 +494,7 @@ def test_a_run_log_of_another_name_is_not_taken_for_that_in_its_folder(tmp_path:
     with raises(ConfigError, "run log", other):
         open_run(log=other)
     absent = tmp_path / "log" / "second"  # its folder has a log, of another run
-    with raises(ConfigError, absent / FILE_NAME, "no start of a run"):
+    with raises(ConfigError, "run log", f"no directory {absent}"):
         open_run(log=absent)
 
 

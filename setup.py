@@ -184,7 +184,7 @@ setup(
         *(f"conceptloader.integrations.{name}" for name in ADAPTERS),
     ],
     package_dir={f"conceptloader.integrations.{name}": f"integrations/{name.replace('.', '/')}" for name in ADAPTERS},
-    package_data={"conceptloader": ["py.typed"], "conceptloader.viewer": ["page.css", "page.js"]},
+    package_data={"conceptloader": ["py.typed"], "conceptloader.cli": ["page.css", "page.js"]},
     install_requires=["numpy>=1.26,<3", "pyyaml>=6.0", "xxhash>=3.4", "tqdm>=4.66"],
     setup_requires=linkers_of_the_build(),
     distclass=Platform,

@@ -7,7 +7,7 @@ from data import ROOT
 from harness import US, Contender, Report
 
 import conceptloader as cl
-from conceptloader.batch.open import open_reader
+from conceptloader.loader.batch.open import open_reader
 
 SEQ_LEN, BATCH, BATCHES, TOKENS = 4096, 16, 16, 1 << 20
 FIELDS = [f"field{k}" for k in range(8)]

@@ -7,7 +7,7 @@ from data import ROOT, SPAN, TOKENS, TOKENS_ONLY, corpus
 from harness import US, Contender, Report
 
 import conceptloader as cl
-from conceptloader.batch.open import open_reader
+from conceptloader.loader.batch.open import open_reader
 
 SEQ_LEN, BATCH, BATCHES = 4096, 16, 32
 

@@ -13,8 +13,8 @@ from grain.experimental import BestFitPackIterDataset, FirstFitPackIterDataset
 from harness import US, Contender, Report
 
 import conceptloader as cl
-from conceptloader.batch.open import open_reader
-from conceptloader.blend import open_blend
+from conceptloader.config import open_blend
+from conceptloader.loader.batch.open import open_reader
 
 SEQ_LEN, DOCUMENTS, BATCH, BINS = 4096, 40_000, 16, 64
 report = Report("packing")

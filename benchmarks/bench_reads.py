@@ -8,8 +8,8 @@ from data import DOCUMENT, ROOT, TOKENS, TOKENS_ONLY, corpus, pointer, raw_libra
 from harness import US, Contender, Report
 
 import conceptloader as cl
-from conceptloader.batch.open import open_reader
-from conceptloader.subset.views import SubsetOptions, make_subsets
+from conceptloader.loader.batch.open import open_reader
+from conceptloader.trace.subset import SubsetOptions, make_subsets
 
 SEQ_LEN, BATCH, BATCHES = 4096, 16, 64
 

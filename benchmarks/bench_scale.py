@@ -18,7 +18,7 @@ PROGRAM = """
 import json, sys, time
 import numpy as np
 import conceptloader as cl
-from conceptloader.batch.open import open_reader
+from conceptloader.loader.batch.open import open_reader
 from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.schedule import BatchSchedule
 sys.path.insert(0, {here!r})

@@ -15,8 +15,8 @@ OURS = """
 import sys, time
 import numpy as np, torch
 import conceptloader as cl
-from conceptloader.torch import loader
-from conceptloader.batch import open as _
+from conceptloader.loader.torch import loader
+from conceptloader.loader.batch import open as _
 sys.path.insert(0, {here!r})
 from harness import resident_mb
 before, start = resident_mb(), time.perf_counter()

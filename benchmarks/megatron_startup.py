@@ -29,7 +29,7 @@ from megatron.core.datasets import helpers
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from conceptloader.integrations.megatron_lm import MegatronData
-from conceptloader.batch import open as _
+from conceptloader.loader.batch import open as _
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 parallel_state.initialize_model_parallel()
 folder, samples, names = sys.argv[1], int(sys.argv[2]), sys.argv[3].split(",")

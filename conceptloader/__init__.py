@@ -3,10 +3,11 @@
 Public names are imported on first use, so that `import conceptloader` costs neither torch nor numpy. Type checkers and
 editors read them in the block of imports below.
 
-Open batch/loader.py first; design/architecture.md has the way from there to the bytes.
+Open loader/batch/loader.py first; design/architecture.md has the way from there to the bytes.
 """
 
 import os
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -19,11 +20,9 @@ if os.name != "posix":
     )
 
 if TYPE_CHECKING:
-    from conceptloader import adapters, concepts, errors, metrics, mixing, testing, trace, writing
-    from conceptloader.batch.loader import NumpyLoader, batches
-    from conceptloader.batch.source import GrainSource
-    from conceptloader.blend import Blend, Config, load_config, open_blend
+    from conceptloader import adapters, concepts, errors, testing, trace, writing
     from conceptloader.columns.writer import column_writer
+    from conceptloader.config import Blend, Config, load_config, open_blend
     from conceptloader.errors import ConceptloaderError
     from conceptloader.format.read.dataset import Dataset, open_dataset
     from conceptloader.format.spec.codecs import register_codec
@@ -33,22 +32,27 @@ if TYPE_CHECKING:
     from conceptloader.ingest.annotate.annotate import annotate
     from conceptloader.ingest.annotate.options import AnnotateOptions
     from conceptloader.ingest.build.simple import build
+    from conceptloader.loader import metrics
+    from conceptloader.loader.batch.loader import NumpyLoader, batches
+    from conceptloader.loader.batch.source import GrainSource
+    from conceptloader.loader.torch.collate import TensorBatch, collate_fn
+    from conceptloader.loader.torch.dataset import SampleDataset
+    from conceptloader.loader.torch.loader import Loader, make_dataloader
+    from conceptloader.loader.torch.losses import DatasetLosses, TokenMean, token_mean
+    from conceptloader.loader.torch.samplers import DistributedSampler, EpochSampler, MixtureSampler
+    from conceptloader.loader.torch.trained import EvaluationLoader, TrainedLoader
     from conceptloader.order.mixture import Mixture
     from conceptloader.order.progress.found import find_state
     from conceptloader.order.segments import Segment
-    from conceptloader.torch.collate import TensorBatch, collate_fn
-    from conceptloader.torch.dataset import SampleDataset
-    from conceptloader.torch.loader import Loader, make_dataloader
-    from conceptloader.torch.losses import DatasetLosses, TokenMean, token_mean
-    from conceptloader.torch.samplers import DistributedSampler, EpochSampler, MixtureSampler
-    from conceptloader.torch.trained import EvaluationLoader, TrainedLoader
-    from conceptloader.viewer.decode import decode
+    from conceptloader.run import mixing
+    from conceptloader.trace.viewer.decode import decode
 
-_MODULES = ("adapters", "concepts", "errors", "metrics", "mixing", "testing", "trace", "writing")
+_MODULES = {name: name for name in ("adapters", "concepts", "errors", "testing", "trace", "writing")}
+_MODULES |= {"metrics": "loader.metrics", "mixing": "run.mixing"}
 _HOMES = {
-    "batch.loader": "NumpyLoader batches",
-    "batch.source": "GrainSource",
-    "blend": "Blend Config load_config open_blend",
+    "loader.batch.loader": "NumpyLoader batches",
+    "loader.batch.source": "GrainSource",
+    "config": "Blend Config load_config open_blend",
     "columns.writer": "column_writer",
     "errors": "ConceptloaderError",
     "format.read.dataset": "Dataset open_dataset",
@@ -62,15 +66,15 @@ _HOMES = {
     "order.mixture": "Mixture",
     "order.segments": "Segment",
     "order.progress.found": "find_state",
-    "torch.collate": "TensorBatch collate_fn",
-    "torch.dataset": "SampleDataset",
-    "torch.loader": "Loader make_dataloader",
-    "torch.losses": "DatasetLosses TokenMean token_mean",
-    "torch.samplers": "DistributedSampler EpochSampler MixtureSampler",
-    "torch.trained": "EvaluationLoader TrainedLoader",
-    "viewer.decode": "decode",
+    "loader.torch.collate": "TensorBatch collate_fn",
+    "loader.torch.dataset": "SampleDataset",
+    "loader.torch.loader": "Loader make_dataloader",
+    "loader.torch.losses": "DatasetLosses TokenMean token_mean",
+    "loader.torch.samplers": "DistributedSampler EpochSampler MixtureSampler",
+    "loader.torch.trained": "EvaluationLoader TrainedLoader",
+    "trace.viewer.decode": "decode",
 }
-_PUBLIC = {name: home for home, names in _HOMES.items() for name in names.split()}
+_PUBLIC = _MODULES | {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "AnnotateOptions", "Blend", "ConceptloaderError", "Config", "Dataset", "DatasetLosses",
@@ -84,12 +88,12 @@ __all__ = [
 if not TYPE_CHECKING:  # to a checker, a name that is not above is an error
 
     def __getattr__(name: str) -> object:
-        from conceptloader.base.packages import need_add_on, unknown_name
+        from conceptloader.base.packages import unknown_name
 
         if name not in __all__:
             raise unknown_name(__name__, name)
         try:
-            module = need_add_on(f"{__name__}.{_PUBLIC.get(name, name)}", f"{__name__}.{name}")
+            module = import_module(f"{__name__}.{_PUBLIC[name]}")
         except ModuleNotFoundError as error:
             if str(error.name).partition(".")[0] != "torch":
                 raise
@@ -104,4 +108,5 @@ if not TYPE_CHECKING:  # to a checker, a name that is not above is an error
 def __dir__() -> list[str]:
     """The names that can be imported here, so that `help` works without torch."""
     torch = find_spec("torch") is not None
-    return [name for name in __all__ if torch or not (_PUBLIC.get(name, "").startswith("torch.") or name == "concepts")]
+    needs = ("loader.torch.", "concepts")
+    return [name for name in __all__ if torch or not _PUBLIC.get(name, "").startswith(needs)]

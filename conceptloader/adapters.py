@@ -1,9 +1,9 @@
 """For authors of adapters and training loops: the account of a run, its observers, and the parts of an order."""
 
 from conceptloader.base.hashing import derive_key
-from conceptloader.batch.digest import batch_digest
-from conceptloader.batch.loader import BaseLoader
-from conceptloader.blend import build_mixture
+from conceptloader.config import build_mixture
+from conceptloader.loader.batch.digest import batch_digest
+from conceptloader.loader.batch.loader import BaseLoader
 from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.permutation import Permutation
 from conceptloader.order.progress.runlog import RunLog, RunStart

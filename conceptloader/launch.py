@@ -17,7 +17,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from conceptloader.base.packages import need_add_on
 from conceptloader.base.version import PAGES
 from conceptloader.errors import ConfigError
 
@@ -64,7 +63,7 @@ def detect(script: Path) -> str:
 
 def install(framework: str) -> None:
     """Import the adapter of `framework` and let it prepare this process."""
-    need_add_on(f"conceptloader.integrations.{framework}_lm", "--framework").install(**FRAMEWORKS[framework])
+    import_module(f"conceptloader.integrations.{framework}_lm").install(**FRAMEWORKS[framework])
 
 
 def main(argv: Sequence[str] | None = None) -> None:

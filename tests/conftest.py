@@ -66,8 +66,8 @@ def _nothing_of_tests_before() -> None:
     logger = logging.getLogger("conceptloader")
     logger.setLevel(logging.NOTSET)
     logger.handlers.clear()
-    if "conceptloader.metrics.steps" in sys.modules:
-        sys.modules["conceptloader.metrics.steps"].callbacks.clear()
+    if "conceptloader.loader.metrics" in sys.modules:
+        sys.modules["conceptloader.loader.metrics"].callbacks.clear()
 
 
 @pytest.fixture(scope="session")

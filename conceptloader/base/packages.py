@@ -17,28 +17,9 @@ def need(module: str, problem: str) -> Any:
         raise ConfigError("", problem, fix=f"pip install {module.partition('.')[0]}", code="package") from error
 
 
-def need_add_on(module: str, what: str) -> Any:
-    """A module of an add-on, a folder of conceptloader that may be missing.
-
-    Raises: ConfigError that begins with `what` and names what is missing.
-    """
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        if not str(error.name).startswith("conceptloader."):
-            raise
-        wanted = "this add-on of conceptloader"
-        raise ConfigError(
-            what, f"no {error.name}", wanted, "run `pip install .` in a whole checkout of conceptloader", code="package"
-        ) from error
-
-
-def find_add_on(module: str) -> Any:
-    """The same, None where it is missing."""
-    try:
-        return need_add_on(module, module)
-    except ConfigError:
-        return None
+def from_above(module: str) -> Any:
+    """A module above the caller's layer, which knows it by its name alone: a hook, see design/architecture.md."""
+    return import_module(module)
 
 
 @contextmanager

@@ -1,16 +1,16 @@
-"""Objects that notebooks show. What draws them is an add-on above all of them, imported when one asks."""
+"""Objects that notebooks show. What draws them lies far above, and is imported when one asks."""
 
 from typing import Any
 
-from conceptloader.base.packages import find_add_on, need_add_on
+from conceptloader.base.packages import from_above
 
 
 class Shown:
     """An object that a notebook shows by itself."""
 
     def show(self, i: int = 0, **options: Any) -> Any:
-        """HTML for a notebook, with number `i` of what it has; see conceptloader.viewer.show for the options."""
-        return need_add_on("conceptloader.viewer", "show").show(self, i, **options)
+        """HTML for a notebook, with number `i` of what it has; see conceptloader.trace.viewer.show for the options."""
+        return from_above("conceptloader.trace.viewer").show(self, i, **options)
 
-    def _repr_html_(self) -> str | None:
-        return str(self.show()) if find_add_on("conceptloader.viewer") else None  # a notebook then shows its repr
+    def _repr_html_(self) -> str:
+        return str(self.show())

@@ -1,4 +1,4 @@
-"""The command `conceptloader`: a table of commands, each a module in the folder of what it does.
+"""The command `conceptloader`: a table of commands, each a module of this folder.
 
 That has
 
@@ -9,7 +9,7 @@ That has
 
 Results go to stdout, logs and progress to stderr. Exit codes: 0 success, 1 data error, 2 usage error.
 
-Open commands/verify.py first, which is short.
+Open verify.py first, which is short.
 """
 
 import argparse
@@ -20,44 +20,38 @@ import sys
 import traceback
 from collections.abc import Sequence
 from functools import cache
+from importlib import import_module
 from itertools import takewhile
-from pathlib import Path
 from typing import Any, NoReturn
 
-from conceptloader.base.packages import need_add_on
 from conceptloader.base.version import PAGES, __version__
 from conceptloader.cli.output import Output, configure_logging, guarded_streams
 from conceptloader.cli.recipe import with_recipe
 from conceptloader.errors import ConceptloaderError, ConfigError
 
-# Name -> its module, a line for `conceptloader --help`. Only the module of the command that is given is imported; those
-# of add-ons, whose folders may be missing, are then not listed.
-GROUPS = {
+# Name -> a line for `conceptloader --help`. Only the module of the command that is given is imported.
+GROUPS: dict[str, dict[str, str]] = {
     "Datasets": {
-        "build": ("commands.build", "build a dataset from JSONL or Parquet"),
-        "init": ("commands.init", "write a recipe for raw files, or a configuration for datasets"),
-        "adopt": ("ingest.adopt.command", "use Megatron, datatrove or OLMo token files in place"),
-        "annotate": ("ingest.annotate.command", "add a track to a dataset"),
-        "column": ("columns.command", "add or remove one value for each token"),
-        "subset": ("subset.command", "select documents or spans, or concatenate datasets, by reference"),
-        "index": ("index.command", "build the concept index of a track"),
-        "verify": ("commands.verify", "check a dataset"),
+        "build": "build a dataset from JSONL or Parquet",
+        "init": "write a recipe for raw files, or a configuration for datasets",
+        "adopt": "use Megatron, datatrove or OLMo token files in place",
+        "annotate": "add a track to a dataset",
+        "column": "add or remove one value for each token",
+        "subset": "select documents or spans, or concatenate datasets, by reference",
+        "index": "build the concept index of a track",
+        "verify": "check a dataset",
     },
     "Inspect": {
-        "inspect": ("commands.inspect", "show windows, documents or concepts; count them"),
+        "inspect": "show windows, documents or concepts; count them",
     },
     "Runs": {
-        "trace": ("trace.commands.trace", "show what a step contains, past or future; audit a recorded run"),
-        "locate": (
-            "trace.commands.locate",
-            "find the steps that contain documents or a concept, or check that none does",
-        ),
-        "query": ("trace.commands.query", "ask in SQL what steps consist of, and what was seen of the data"),
-        "doctor": ("commands.doctor", "check a configuration and the storage before a long run"),
+        "trace": "show what a step contains, past or future; audit a recorded run",
+        "locate": "find the steps that contain documents or a concept, or check that none does",
+        "query": "ask in SQL what steps consist of, and what was seen of the data",
+        "doctor": "check a configuration and the storage before a long run",
     },
 }
-COMMANDS = {name: module for group in GROUPS.values() for name, (module, _) in group.items()}
-_PACKAGE = Path(__file__).parents[1]
+COMMANDS = [name for group in GROUPS.values() for name in group]
 
 _USAGE = "conceptloader <command> [options]"
 _DESCRIPTION = "Build, inspect and trace tokenized datasets with span annotations."
@@ -75,10 +69,7 @@ Exit codes: 0 success, 1 data error, 2 usage error.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: that of the process). Returns: the exit code."""
     given = [_with_home(argument) for argument in (sys.argv[1:] if argv is None else argv)]
-    try:
-        parser = make_parser(next((argument for argument in given if argument in COMMANDS), ""))
-    except ConfigError as error:  # an add-on that is missing
-        make_parser("").error(str(error))
+    parser = make_parser(next((argument for argument in given if argument in COMMANDS), ""))
     if sys.getfilesystemencoding() != "utf-8" and not all(map(str.isascii, given)):
         parser.error(f"found text beyond ASCII in a locale of {sys.getfilesystemencoding()}; run it with PYTHONUTF8=1")
     if not given:
@@ -130,11 +121,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @cache
-def _there(module: str) -> bool:
-    """Whether the file of a command is there; its add-on is not imported."""
-    return _PACKAGE.joinpath(*module.split(".")).with_suffix(".py").exists()
-
-
 def _with_home(argument: str) -> str:
     """Expand ~/ at the start of an argument or of an option's value: shells do not in --out=~/data."""
     option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
@@ -179,7 +165,7 @@ class _Parser(argparse.ArgumentParser):
 def make_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     """Return the parser. chosen: the only command whose options it needs; by default all."""
     listed = "\n\n".join(
-        "\n".join([f"{title}:", *(f"  {name:10} {summary}" for name, (home, summary) in group.items() if _there(home))])
+        "\n".join([f"{title}:", *(f"  {name:10} {summary}" for name, summary in group.items())])
         for title, group in GROUPS.items()
     )
     parser = _Parser(
@@ -191,11 +177,11 @@ def make_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"conceptloader {__version__}")
     commands = parser.add_subparsers(prog="conceptloader", metavar="<command>", required=True, help=argparse.SUPPRESS)
-    for name, home in COMMANDS.items():
+    for name in COMMANDS:
         command = commands.add_parser(name, formatter_class=_Help)
         if chosen not in (None, name):
             continue
-        module = need_add_on(f"conceptloader.{home}", name)
+        module = import_module(f"conceptloader.cli.{name}")
         command.description = module.DESCRIPTION
         module.add_arguments(command)
         general = command.add_argument_group("output").add_argument

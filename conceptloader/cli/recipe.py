@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from conceptloader.cli.arguments import track_file
+from conceptloader.base.arguments import track_file
 from conceptloader.errors import ConfigError
 
 INPUTS = "inputs"

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.blend import Blend, present
+from conceptloader.config import Blend, present
 from conceptloader.format.read.bulk import ragged
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, offsets_of

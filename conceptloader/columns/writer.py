@@ -8,11 +8,11 @@ import numpy as np
 
 from conceptloader.base.checks import as_count
 from conceptloader.base.strict import unknown
-from conceptloader.blend import Blend, open_blend
 from conceptloader.columns.finish import finish
 from conceptloader.columns.parts import Parts, PartWriter, taken
 from conceptloader.columns.places import At, Pieces, pieces_of
 from conceptloader.columns.values import Array, Stored, as_stored
+from conceptloader.config import Blend, open_blend
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.bulk import items_of, ragged
 from conceptloader.format.read.dataset import Dataset, open_dataset

@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
 _B, _BS, _BM, _BMK = ("B",), ("B", "S"), ("B", "M"), ("B", "M", "K")
 _TOKENS, _ROW, _BEGIN = "kernels/fill.py:fill_tokens", "kernels/fill.py:blank_row", "kernels/items.py:begin_document"
-_SPAN, _CONCEPTS, _READER = "kernels/items.py:add_span", "kernels/items.py:read_concepts", "batch/after.py"
+_SPAN, _CONCEPTS, _READER = "kernels/items.py:add_span", "kernels/items.py:read_concepts", "loader/batch/after.py"
 
 BATCH = (
     Row("input_ids", "i8", _BS, "tokens", _TOKENS),

@@ -1,4 +1,4 @@
-"""Kernels: documents become pieces, and pieces packs. The compiled twin of blend/packing.py."""
+"""Kernels: documents become pieces, and pieces packs. The compiled twin of config/packing.py."""
 
 from typing import Any
 

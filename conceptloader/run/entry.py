@@ -10,9 +10,9 @@ from typing import Literal, get_args
 
 from conceptloader.base.strict import unknown
 from conceptloader.base.version import PAGES
-from conceptloader.blend import Config
-from conceptloader.blend.add_ons import ADD_ONS, add_on
-from conceptloader.blend.schema import LoaderConfig
+from conceptloader.config import Config
+from conceptloader.config.add_ons import ADD_ONS, add_on
+from conceptloader.config.schema import LoaderConfig
 from conceptloader.errors import ConfigError
 from conceptloader.kernels.arrays import Outputs
 

@@ -1,7 +1,7 @@
 """Who looks at the micro batches of a run without changing them: metrics, and what others add.
 
-The core knows none of them. The module of an add-on appends what makes an observer of a run to OBSERVERS; it is
-imported where its key of the configuration is true (blend/add_ons.py).
+The core knows none of them. The module of a key appends what makes an observer of a run to OBSERVERS; it is
+imported where its key of the configuration is true (config/add_ons.py).
 """
 
 from collections.abc import Callable, Mapping

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from conceptloader.base.checks import as_count, as_names
 from conceptloader.base.strict import plain
 from conceptloader.base.version import PAGES
-from conceptloader.blend import Blend, ConfigLike, open_blend
+from conceptloader.config import Blend, ConfigLike, open_blend
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.kernels.kernel import U64Array
 from conceptloader.order.mixture import Mixture

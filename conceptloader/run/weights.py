@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from conceptloader.base.strict import unknown
-from conceptloader.blend import Blend
-from conceptloader.blend.add_ons import add_on
+from conceptloader.config import Blend
+from conceptloader.config.add_ons import add_on
 from conceptloader.order.partition import Plan
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.segments import Segment
@@ -17,7 +17,7 @@ Weights = Mapping[str, float]
 
 
 class Mixing(Protocol):
-    """What sets the weights of a run while it lives, the same on all of its ranks: the add-on of the key `mixing`.
+    """What sets the weights of a run while it lives, the same on all of its ranks: what carries out the key `mixing`.
 
     `resumed(blend, saved, allow)` of its module makes it, with the state that a checkpoint has, if any; None for a
     configuration without the section. It raises ResumeError for a state that does not fit, with `allow` as what the

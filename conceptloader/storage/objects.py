@@ -16,8 +16,8 @@ from conceptloader.storage.source import Expected, Range
 from conceptloader.storage.threads import Task, shared_threads
 
 SCHEMES: dict[str, Callable[[bool], "Objects"]] = {}
-"""Scheme of a URL -> subclass of Objects: `SCHEMES["my-scheme"] = MyStore`. All others are the add-on's."""
-REMOTE = "conceptloader.remote.objects"
+"""Scheme of a URL -> subclass of Objects: `SCHEMES["my-scheme"] = MyStore`. All others are those of remote/."""
+REMOTE = "conceptloader.storage.remote.objects"
 _INCOMPLETE = "the object is corrupt or incomplete: upload it again"
 
 

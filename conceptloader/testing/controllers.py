@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from conceptloader.mixing.controller import Controller, Weights
+from conceptloader.run.mixing.controller import Controller, Weights
 
 
 class Greedy(Controller):

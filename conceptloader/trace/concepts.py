@@ -17,8 +17,9 @@ from conceptloader.base.packages import need
 from conceptloader.base.version import PAGES
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.bulk import concepts_of, ragged, scores_of
-from conceptloader.format.read.concepts import Coverage, open_index, united
+from conceptloader.format.read.concepts import Coverage, united
 from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.read.index import open_index
 from conceptloader.format.spec.columns import Ints
 from conceptloader.trace.ranges import Member, ranges_of, runs_of_samples, samples_touching
 from conceptloader.trace.sql import EXTRA, ask

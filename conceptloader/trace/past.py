@@ -11,9 +11,9 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
-from conceptloader.blend import Blend, Config, load_config, open_blend
-from conceptloader.blend.blend import open_datasets
-from conceptloader.blend.exclude import Excluded, read_excluded
+from conceptloader.config import Blend, Config, load_config, open_blend
+from conceptloader.config.blend import open_datasets
+from conceptloader.config.exclude import Excluded, read_excluded
 from conceptloader.errors import ConceptloaderError, ConfigError, ReadError, ResumeError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.resume import compare, resume

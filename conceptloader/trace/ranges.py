@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.blend import View, packing
-from conceptloader.blend.mask import ALWAYS
-from conceptloader.blend.packing import Packs
+from conceptloader.config import View, packing
+from conceptloader.config.mask import ALWAYS
+from conceptloader.config.packing import Packs
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.bulk import equal_pairs, gather, ragged
 from conceptloader.format.read.dataset import Dataset

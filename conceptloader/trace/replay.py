@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.batch.open import decide_layout
-from conceptloader.batch.reader import BatchReader
-from conceptloader.blend import present
+from conceptloader.config import present
+from conceptloader.loader.batch.open import decide_layout
+from conceptloader.loader.batch.reader import BatchReader
 from conceptloader.trace.record import Launch, Line, checksums
 from conceptloader.trace.run import Run
 

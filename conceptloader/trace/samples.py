@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.batch.open import decide_layout
-from conceptloader.batch.reader import BatchReader
-from conceptloader.blend import Outputs
+from conceptloader.config import Outputs
+from conceptloader.loader.batch.open import decide_layout
+from conceptloader.loader.batch.reader import BatchReader
 from conceptloader.order.partition import Place
 from conceptloader.trace.ranges import Interval, Member, Part
 from conceptloader.trace.run import Run

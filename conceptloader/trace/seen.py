@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from conceptloader.base.lazy import lazy
-from conceptloader.blend.mask import NEVER
+from conceptloader.config.mask import NEVER
 from conceptloader.format.read.bulk import pairs
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, offsets_of

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from conceptloader.base.packages import need
-from conceptloader.blend.mask import NEVER
+from conceptloader.config.mask import NEVER
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.bulk import Pieces, documents_of
 from conceptloader.format.spec.columns import Ints

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from conceptloader.base.tested import warn_untested
-from conceptloader.blend import ConfigLike
+from conceptloader.config import ConfigLike
 from conceptloader.errors import ConfigError
-from conceptloader.torch.collate import TensorBatch
-from conceptloader.torch.trained import EvaluationLoader, TrainedLoader
+from conceptloader.loader.torch.collate import TensorBatch
+from conceptloader.loader.torch.trained import EvaluationLoader, TrainedLoader
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable
 
-from conceptloader.index.build import build_index
+from conceptloader.trace.index import build_index
 
 from .step import Directory, Step, Task
 

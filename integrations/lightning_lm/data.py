@@ -14,10 +14,10 @@ from itertools import chain, repeat
 from typing import Any
 
 from conceptloader.base.packages import imported
-from conceptloader.blend import ConfigLike, open_blend
+from conceptloader.config import ConfigLike, open_blend
 from conceptloader.errors import ConfigError
-from conceptloader.torch.losses import DatasetLosses
-from conceptloader.torch.trained import POSITION, EvaluationLoader, TrainedLoader
+from conceptloader.loader.torch.losses import DatasetLosses
+from conceptloader.loader.torch.trained import POSITION, EvaluationLoader, TrainedLoader
 
 logger = logging.getLogger(__name__)
 # Two packages have the same code, but each takes its own classes only: the one that was imported before, or can be.

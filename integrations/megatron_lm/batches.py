@@ -17,7 +17,7 @@ from megatron.core.rerun_state_machine import RerunDataIterator
 from megatron.core.transformer.enums import LayerType
 
 from conceptloader.errors import ConfigError
-from conceptloader.torch.agreement import require_same
+from conceptloader.loader.torch.agreement import require_same
 
 from .dataset import STOCK_KEYS, Field
 

@@ -10,8 +10,8 @@ from megatron.core import __version__, parallel_state
 from megatron.core.datasets.utils import Split
 
 from conceptloader.base.tested import warn_untested
-from conceptloader.blend import open_blend
-from conceptloader.blend.vocabulary import check_vocabulary
+from conceptloader.config import open_blend
+from conceptloader.config.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.spec import OrderSpec

@@ -16,11 +16,11 @@ from megatron.core import parallel_state
 from megatron.core.datasets.megatron_dataset import MegatronDataset
 from torch.utils.data import DataLoader
 
-from conceptloader.batch.layout import Batch, BatchLayout
 from conceptloader.errors import ConfigError
+from conceptloader.loader.batch.layout import Batch, BatchLayout
+from conceptloader.loader.torch.collate import as_tensor
+from conceptloader.loader.torch.samplers import MicroBatches
 from conceptloader.order.partition import Partition
-from conceptloader.torch.collate import as_tensor
-from conceptloader.torch.samplers import MicroBatches
 
 Sample = dict[str, torch.Tensor]
 Ints = npt.NDArray[np.int64]
@@ -173,7 +173,7 @@ def make_batch(
 
 
 class Reader(Protocol):
-    """Reads batches: conceptloader.batch's readers, and takeover.StockReader."""
+    """Reads batches: conceptloader.loader.batch's readers, and takeover.StockReader."""
 
     def read(self, samples: npt.NDArray[np.uint64]) -> Batch: ...
 

@@ -18,11 +18,11 @@ from megatron.core.datasets.gpt_dataset import GPTDataset, MockGPTDataset
 
 from conceptloader.base.patching import Patch
 from conceptloader.errors import ConfigError
+from conceptloader.loader.torch.agreement import GroupRanks
+from conceptloader.loader.torch.losses import DatasetLosses
 from conceptloader.order.partition import Plan
 from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.run.observer import Observer
-from conceptloader.torch.agreement import GroupRanks
-from conceptloader.torch.losses import DatasetLosses
 
 from . import MEGATRON, trackers
 from .batches import SplitIterator, Tensors, device

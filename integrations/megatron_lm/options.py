@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,10 @@ from megatron.core.datasets.blended_megatron_dataset_config import (
     parse_and_normalize_split,
 )
 
-from conceptloader.base.packages import need_add_on
 from conceptloader.base.strict import unknown
 from conceptloader.base.version import PAGES
-from conceptloader.blend import Config, Outputs, load_config
-from conceptloader.blend.replayed import replayed_segments
+from conceptloader.config import Config, Outputs, load_config
+from conceptloader.config.replayed import replayed_segments
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.state import OrderState
 
@@ -178,7 +178,7 @@ def in_place(given: Any, saved: Mapping[str, Any] | None, consumed: int, accept:
     given: has blend, blend_per_split, split and path_to_cache, as GPTDatasetConfig. A run that Megatron's own loader
     began, or that has continued with its samples, is migrated, unless `accept` says otherwise.
     """
-    adopt = need_add_on("conceptloader.ingest.adopt.in_place", "--data-path")
+    adopt = import_module("conceptloader.ingest.adopt.in_place")
     cache, blends = given.path_to_cache, given.blend_per_split or [given.blend, None, None]
     for weights in [blend[1] for blend in blends if blend and blend[1]]:
         if not (min(weights) >= 0 and sum(weights) > 0):

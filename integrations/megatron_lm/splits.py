@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from conceptloader.base.hashing import derive_key
-from conceptloader.batch.layout import BatchLayout
-from conceptloader.batch.open import RANDOM, decide_layout, open_reader
-from conceptloader.batch.reader import BatchReader
-from conceptloader.blend import Blend, Config, open_blend
-from conceptloader.blend.blend import open_datasets
+from conceptloader.config import Blend, Config, open_blend
+from conceptloader.config.blend import open_datasets
 from conceptloader.format.read.dataset import Dataset
+from conceptloader.loader.batch.layout import BatchLayout
+from conceptloader.loader.batch.open import RANDOM, decide_layout, open_reader
+from conceptloader.loader.batch.reader import BatchReader
 from conceptloader.order.progress.spec import OrderSpec
 
 from .dataset import SampleRules

@@ -11,13 +11,13 @@ import numpy.typing as npt
 from megatron.core.datasets.gpt_dataset import GPTDataset
 
 from conceptloader.base.hashing import derive_key
-from conceptloader.batch.layout import Batch, BatchLayout
-from conceptloader.batch.open import RANDOM, decide_layout
-from conceptloader.batch.reader import BatchReader
-from conceptloader.blend import Config, View
-from conceptloader.blend.blend import columns_of, facts_of, open_datasets
+from conceptloader.config import Config, View
+from conceptloader.config.blend import columns_of, facts_of, open_datasets
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
+from conceptloader.loader.batch.layout import Batch, BatchLayout
+from conceptloader.loader.batch.open import RANDOM, decide_layout
+from conceptloader.loader.batch.reader import BatchReader
 from conceptloader.order.progress.spec import Member, OrderSpec
 from conceptloader.storage.urls import is_url
 

@@ -15,10 +15,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from conceptloader.base.strict import unknown
-from conceptloader.batch.open import batch_layout, open_reader
 from conceptloader.errors import ConfigError
-from conceptloader.torch.collate import as_tensor
-from conceptloader.torch.samplers import MicroBatches
+from conceptloader.loader.batch.open import batch_layout, open_reader
+from conceptloader.loader.torch.collate import as_tensor
+from conceptloader.loader.torch.samplers import MicroBatches
 
 from . import losses
 from .data import StageDataset

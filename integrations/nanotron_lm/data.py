@@ -13,17 +13,17 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from conceptloader.batch.layout import Batch
-from conceptloader.batch.reader import BatchReader
-from conceptloader.blend import Blend
-from conceptloader.blend.vocabulary import check_vocabulary
+from conceptloader.config import Blend
+from conceptloader.config.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.loader.batch.layout import Batch
+from conceptloader.loader.batch.reader import BatchReader
+from conceptloader.loader.torch.agreement import GroupRanks, require_same
 from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.run.entry import Entry
 from conceptloader.run.observer import Observer
 from conceptloader.run.training import TrainingRun
-from conceptloader.torch.agreement import GroupRanks, require_same
 
 from . import losses
 from .options import NanotronOptions

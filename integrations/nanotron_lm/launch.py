@@ -15,7 +15,7 @@ from typing import Any
 
 from conceptloader.base.patching import Patch
 from conceptloader.base.tested import warn_untested
-from conceptloader.blend import open_blend
+from conceptloader.config import open_blend
 from conceptloader.errors import ConfigError
 from conceptloader.order.progress.runlog import RunLog
 

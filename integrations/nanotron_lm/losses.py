@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from conceptloader.base.patching import Patch, Upstream
-from conceptloader.torch.losses import DatasetLosses
+from conceptloader.loader.torch.losses import DatasetLosses
 
 logger = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from conceptloader.base.packages import need_add_on
 from conceptloader.base.strict import Section, build, unknown
-from conceptloader.blend import Config, load_config
+from conceptloader.config import Config, load_config
 from conceptloader.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -216,7 +216,7 @@ def _from_nanoset(section: Mapping[str, Any], root: Mapping[str, Any], where: st
     masked = ((root.get("model") or {}).get("model_config") or {}).get("_use_doc_masking")
     outputs = {"position_ids": "document", "mask_document_boundaries": True}
     cache = saved and os.path.join(saved, f".{TYPE}")  # s3_upload.remove_after_upload removes folders without a dot
-    adopt = need_add_on("conceptloader.ingest.adopt.in_place", f"{where}.dataset_folder")
+    adopt = import_module("conceptloader.ingest.adopt.in_place")
     try:
         datasets = adopt.datasets_in_place((read, weights), cache, folders)
     except ConfigError as error:

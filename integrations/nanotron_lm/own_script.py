@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from conceptloader.blend import load_config, open_blend
+from conceptloader.config import load_config, open_blend
 
 from .batches import make_dataloader
 from .data import OWN_SCRIPT, StageDataset, open_stage

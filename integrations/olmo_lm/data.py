@@ -9,12 +9,12 @@ import torch
 import torch.distributed as dist
 
 from conceptloader.base.packages import imported
-from conceptloader.batch.layout import BatchLayout
-from conceptloader.batch.open import batch_layout, open_reader
-from conceptloader.blend import Blend, ConfigLike, open_blend
+from conceptloader.config import Blend, ConfigLike, open_blend
 from conceptloader.errors import ConfigError
-from conceptloader.torch.collate import to_tensors
-from conceptloader.torch.trained import IGNORED, TrainedLoader, check_tensors, trained_labels
+from conceptloader.loader.batch.layout import BatchLayout
+from conceptloader.loader.batch.open import batch_layout, open_reader
+from conceptloader.loader.torch.collate import to_tensors
+from conceptloader.loader.torch.trained import IGNORED, TrainedLoader, check_tensors, trained_labels
 
 with imported("olmo_lm: OLMo-core", "pip install ai2-olmo-core", "ai2-olmo-core"):
     from olmo_core.data.collator import DataCollator

@@ -15,14 +15,14 @@ import torch
 import torch.distributed as dist
 
 from conceptloader.base.packages import imported
-from conceptloader.batch.loader import LOADER
-from conceptloader.batch.open import batch_layout
-from conceptloader.blend import load_config, open_blend
-from conceptloader.blend.vocabulary import check_vocabulary
+from conceptloader.config import load_config, open_blend
+from conceptloader.config.vocabulary import check_vocabulary
 from conceptloader.errors import ConfigError
-from conceptloader.torch.collate import TensorBatch
-from conceptloader.torch.loader import Loader
-from conceptloader.torch.trained import EVALUATION, check_tensors, trained_labels
+from conceptloader.loader.batch.loader import LOADER
+from conceptloader.loader.batch.open import batch_layout
+from conceptloader.loader.torch.collate import TensorBatch
+from conceptloader.loader.torch.loader import Loader
+from conceptloader.loader.torch.trained import EVALUATION, check_tensors, trained_labels
 
 _REMEDY = (
     "pip install torchtitan==0.3.0, or take its main branch of 2026-08-20 (73aed7f6c) or later, with the packages that "

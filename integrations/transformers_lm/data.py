@@ -17,11 +17,18 @@ from torch.nn.functional import cross_entropy, pad
 
 from conceptloader.base.checks import as_names
 from conceptloader.base.packages import imported
-from conceptloader.batch.open import batch_layout
 from conceptloader.errors import ConfigError
-from conceptloader.torch.collate import Rows, collate_fn
-from conceptloader.torch.dataset import SampleDataset
-from conceptloader.torch.trained import IGNORED, POSITION, TrainedLoader, check_each_once, check_tensors, trained_labels
+from conceptloader.loader.batch.open import batch_layout
+from conceptloader.loader.torch.collate import Rows, collate_fn
+from conceptloader.loader.torch.dataset import SampleDataset
+from conceptloader.loader.torch.trained import (
+    IGNORED,
+    POSITION,
+    TrainedLoader,
+    check_each_once,
+    check_tensors,
+    trained_labels,
+)
 
 with imported("transformers_lm: transformers", "pip install 'transformers[torch]'", "transformers"):
     import transformers

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.open import open_reader
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.subset.views import SubsetOptions, make_subsets
+from conceptloader.loader.batch.open import open_reader
+from conceptloader.trace.subset import SubsetOptions, make_subsets
 from tests.corpora.token_files import write_megatron
 
 

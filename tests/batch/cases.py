@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 import conceptloader as cl
-from conceptloader.batch.layout import BatchLayout
-from conceptloader.batch.open import decide_layout
-from conceptloader.blend import ConceptOptions, Outputs, View
-from conceptloader.blend.mask import ALWAYS, Mask
+from conceptloader.config import ConceptOptions, Outputs, View
+from conceptloader.config.mask import ALWAYS, Mask
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columnfile import TYPES
+from conceptloader.loader.batch.layout import BatchLayout
+from conceptloader.loader.batch.open import decide_layout
 from conceptloader.order.progress.spec import Member
 from tests.corpora.columns import add_column, random_items
 from tests.corpora.known import Recipe, Truth, build, join

@@ -6,7 +6,7 @@ from typing import get_args
 
 import numpy as np
 
-from conceptloader.blend import Outputs
+from conceptloader.config import Outputs
 from conceptloader.kernels.arrays import BATCH, TRACK, IntKey, Row, TensorKey
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "batch-keys.md"

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.open import open_reader
 from conceptloader.errors import ConfigError
+from conceptloader.loader.batch.open import open_reader
 from conceptloader.testing import random_documents, write_dataset
 from tests.corpora.columns import add_column, random_items
 from tests.raises import raises

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.open import batch_layout
-from conceptloader.batch.workspace import BUFFER_BYTES
 from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.loader.batch.open import batch_layout
+from conceptloader.loader.batch.workspace import BUFFER_BYTES
 from conceptloader.testing import random_documents, write_dataset
 from tests.corpora.small import written
 from tests.corruption.mutations import with_matching_manifest

@@ -5,9 +5,9 @@ import threading
 import numpy as np
 import pytest
 
-from conceptloader.batch.reader import BatchReader
 from conceptloader.errors import ConfigError
 from conceptloader.kernels.kernel import Kernel
+from conceptloader.loader.batch.reader import BatchReader
 from tests.batch.cases import random_case, read
 from tests.batch.compare import assert_same
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.open import decide_layout
-from conceptloader.batch.reader import BatchReader
-from conceptloader.blend import ConceptOptions, Outputs, View
+from conceptloader.config import ConceptOptions, Outputs, View
 from conceptloader.errors import ConfigError, FormatError
+from conceptloader.loader.batch.open import decide_layout
+from conceptloader.loader.batch.reader import BatchReader
 from tests.batch.cases import make_view, read
 from tests.corpora.small import written
 from tests.hostile.test_attacks import edit

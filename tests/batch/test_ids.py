@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.open import open_reader
 from conceptloader.errors import FormatError, InputError
 from conceptloader.ingest.adopt.adopt import adopt
+from conceptloader.loader.batch.open import open_reader
 from tests.corpora.small import written
 from tests.raises import raises
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.messages import WORDS
-from conceptloader.batch.open import decide_layout, open_reader
-from conceptloader.batch.reader import BatchReader
-from conceptloader.blend import Outputs
+from conceptloader.config import Outputs
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec.layout import DAMAGED
 from conceptloader.kernels import records
+from conceptloader.loader.batch.messages import WORDS
+from conceptloader.loader.batch.open import decide_layout, open_reader
+from conceptloader.loader.batch.reader import BatchReader
 from tests.batch.cases import make_view, read
 from tests.corpora.small import written
 from tests.corruption.mutations import with_matching_manifest

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.open import decide_layout
-from conceptloader.batch.open_files import OpenFiles
-from conceptloader.batch.reader import MOST_PASSES, BatchReader
-from conceptloader.blend import ConceptOptions, Outputs, View
+from conceptloader.config import ConceptOptions, Outputs, View
 from conceptloader.errors import FormatError, ReadError
-from conceptloader.remote.objects import RemoteObjects
+from conceptloader.loader.batch.open import decide_layout
+from conceptloader.loader.batch.open_files import OpenFiles
+from conceptloader.loader.batch.reader import MOST_PASSES, BatchReader
 from conceptloader.storage.handles import Handles
+from conceptloader.storage.remote.objects import RemoteObjects
 from conceptloader.testing import random_documents, write_dataset
 from tests.batch.cases import make_view, read
 from tests.batch.compare import assert_same

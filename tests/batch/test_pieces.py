@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.open import decide_layout
-from conceptloader.batch.reader import BatchReader
-from conceptloader.blend import ConceptOptions, Outputs
+from conceptloader.config import ConceptOptions, Outputs
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.values import Spans
+from conceptloader.loader.batch.open import decide_layout
+from conceptloader.loader.batch.reader import BatchReader
 from tests.batch.cases import make_view
 from tests.batch.compare import assert_same
 from tests.corpora.known import Recipe, build

@@ -9,8 +9,8 @@ from typing import Any
 import fsspec
 import pytest
 
-from conceptloader.batch import measure
 from conceptloader.cli import main
+from conceptloader.loader.batch import measure
 from conceptloader.testing import random_documents, write_dataset
 
 Capture = pytest.CaptureFixture[str]

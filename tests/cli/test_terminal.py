@@ -102,7 +102,7 @@ def test_a_defect_is_told_as_one(capsys: pytest.CaptureFixture[str], monkeypatch
     def broken(*_: Any) -> None:
         raise ZeroDivisionError(EVIL)
 
-    monkeypatch.setattr("conceptloader.trace.commands.trace.open_run", broken)
+    monkeypatch.setattr("conceptloader.cli.trace.open_run", broken)
     assert main(["trace", "x", "--step", "0"]) == 1
     printed = capsys.readouterr().err
     check(printed)

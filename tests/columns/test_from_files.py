@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.measure import drop_from_cache
-from conceptloader.batch.open import open_reader
 from conceptloader.cli import main
 from conceptloader.columns.finish import remove
 from conceptloader.columns.from_files import add_column
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError
+from conceptloader.loader.batch.measure import drop_from_cache
+from conceptloader.loader.batch.open import open_reader
 from tests.columns.teacher import Corpus
 from tests.columns.test_writing import CORPUS, begun, config, stored, values, whole
 from tests.raises import raises

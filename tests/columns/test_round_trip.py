@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import conceptloader as cl
-from conceptloader.subset.views import SubsetOptions, make_subsets
+from conceptloader.trace.subset import SubsetOptions, make_subsets
 from tests.columns.teacher import Corpus, computed
 from tests.conftest import Tally
 

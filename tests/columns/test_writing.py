@@ -17,7 +17,7 @@ from conceptloader.cli import main
 from conceptloader.columns.finish import finish, remove
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.subset.views import SubsetOptions, make_subsets
+from conceptloader.trace.subset import SubsetOptions, make_subsets
 from tests.columns.teacher import Corpus
 from tests.raises import raises
 

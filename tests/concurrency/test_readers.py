@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.open import open_reader
-from conceptloader.batch.open_files import OpenFiles
-from conceptloader.batch.reader import BatchReader
+from conceptloader.loader.batch.open import open_reader
+from conceptloader.loader.batch.open_files import OpenFiles
+from conceptloader.loader.batch.reader import BatchReader
 from conceptloader.storage.handles import Handles
 from conceptloader.storage.source import LocalFiles
 from conceptloader.testing import random_documents, write_dataset
@@ -162,7 +162,7 @@ import resource, sys
 import numpy as np
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 import conceptloader as cl
-from conceptloader.batch.open import open_reader
+from conceptloader.loader.batch.open import open_reader
 reader = open_reader(cl.open_blend(cl.load_config({
     "seq_len": 3, "datasets": {"a": {"path": sys.argv[1]}}, "tracks": {"concepts": {}},
     "outputs": {"document_ids": True}})))

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.blend import build_mixture, load_config, open_blend
-from conceptloader.blend.mask import ALWAYS
+from conceptloader.config import build_mixture, load_config, open_blend
+from conceptloader.config.mask import ALWAYS
 from conceptloader.errors import ConfigError, ReadError, ResumeError
 from tests.corpora.blended import tokens_of
 from tests.corpora.small import written

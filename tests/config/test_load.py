@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from conceptloader import build
-from conceptloader.blend import Config, DatasetConfig, load_config, open_blend, schema
-from conceptloader.blend.phases import Phase, Ramp, Skip
+from conceptloader.config import Config, DatasetConfig, load_config, open_blend, schema
+from conceptloader.config.phases import Phase, Ramp, Skip
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.kernels.arrays import ColumnOptions
-from conceptloader.mixing.doremi import DoReMiOptions
-from conceptloader.mixing.odm import ODMOptions
+from conceptloader.run.mixing.doremi import DoReMiOptions
+from conceptloader.run.mixing.odm import ODMOptions
 from tests.raises import raises
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import conceptloader as cl
-from conceptloader.blend import present
+from conceptloader.config import present
 from conceptloader.ingest.adopt.adopt import adopt
 from tests.corpora.small import written
 from tests.corpora.token_files import write_corpus, write_datatrove

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conceptloader.batch import workspace as engine
-from conceptloader.batch.layout import BatchLayout, Block, Carving
-from conceptloader.batch.reader import BatchReader
+from conceptloader.loader.batch import workspace as engine
+from conceptloader.loader.batch.layout import BatchLayout, Block, Carving
+from conceptloader.loader.batch.reader import BatchReader
 
 PAGE = mmap.PAGESIZE
 _carve = BatchLayout.carve

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.layout import BatchLayout
-from conceptloader.batch.open import batch_layout
-from conceptloader.batch.reader import BatchReader
 from conceptloader.errors import ConceptloaderError, FormatError
 from conceptloader.kernels.library import VARIABLE
+from conceptloader.loader.batch.layout import BatchLayout
+from conceptloader.loader.batch.open import batch_layout
+from conceptloader.loader.batch.reader import BatchReader
 from conceptloader.storage import reads as io
 from tests.conftest import Tally
 from tests.corpora.variants import SEQ_LEN, Variant

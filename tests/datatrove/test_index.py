@@ -5,10 +5,10 @@ from pathlib import Path
 from datatrove.executor import LocalPipelineExecutor
 
 from conceptloader.errors import ConfigError
-from conceptloader.index.build import build_index
-from conceptloader.index.reader import index_directory
+from conceptloader.format.read.index import index_directory
 from conceptloader.integrations.datatrove_lib import ConceptIndexJoin, ConceptIndexWriter
 from conceptloader.testing import random_documents, write_dataset
+from conceptloader.trace.index import build_index
 from tests.raises import raises
 
 

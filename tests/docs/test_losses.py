@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from conceptloader.batch.reader import BatchReader
+from conceptloader.loader.batch.reader import BatchReader
 from tests.docs.test_code_blocks import OF_TRAINERS, ROOT, find_spec, run_page
 from tests.soak.builds import child
 

@@ -18,13 +18,13 @@ import pytest
 import torch
 
 import conceptloader as cl
-from conceptloader.batch import loader as batch_loader
-from conceptloader.batch.open import batch_layout, open_reader
-from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.errors import ConceptloaderError, ConfigError, ResumeError
-from conceptloader.mixing import section
-from conceptloader.mixing.controller import shares
+from conceptloader.loader.batch import loader as batch_loader
+from conceptloader.loader.batch.open import batch_layout, open_reader
+from conceptloader.loader.batch.prefetch import Prefetcher
 from conceptloader.run.entry import ANY
+from conceptloader.run.mixing import section
+from conceptloader.run.mixing.controller import shares
 from conceptloader.run.training import TrainingRun
 from tests.entries.corpus import Corpus, learned, state_at
 from tests.entries.drivers import BATCH, Entry, Taken, mean_losses

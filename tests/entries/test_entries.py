@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.loader import BaseLoader
-from conceptloader.batch.source import SampleSource
-from conceptloader.blend.schema import Config
+from conceptloader.config.schema import Config
+from conceptloader.loader.batch.loader import BaseLoader
+from conceptloader.loader.batch.source import SampleSource
 from tests.entries.corpus import Corpus, write
 from tests.entries.drivers import ENTRIES, Entry, Taken, around
 from tests.entries.rows import REFUSED, ROWS, SILENT, Runs, drive

@@ -13,10 +13,10 @@ from unittest import mock
 import numpy as np
 
 import conceptloader as cl
-from conceptloader.batch.reader import BatchReader
 from conceptloader.errors import ConceptloaderError
+from conceptloader.loader.batch.reader import BatchReader
+from conceptloader.loader.torch.loader import Loader
 from conceptloader.storage import reads as io
-from conceptloader.torch.loader import Loader
 from tests.faults.below import Blocks, Fault, Preads, Read
 
 MakeFault = Callable[[], Fault]

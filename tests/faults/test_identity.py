@@ -14,10 +14,10 @@ import conceptloader as cl
 from conceptloader.errors import FormatError
 from conceptloader.format.spec.paths import Roots
 from conceptloader.ingest.adopt.adopt import adopt
+from conceptloader.loader.torch.loader import Loader
 from conceptloader.storage import reads as io
 from conceptloader.storage.handles import HANDLES
 from conceptloader.storage.sample import sample_places
-from conceptloader.torch.loader import Loader
 from tests.faults.disk import FaultyDisk
 from tests.raises import raises
 

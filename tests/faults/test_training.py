@@ -12,8 +12,8 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, ReadError
+from conceptloader.loader.torch.loader import Loader
 from conceptloader.storage import reads as io
-from conceptloader.torch.loader import Loader
 from tests.faults.disk import FaultyDisk
 
 STEPS = 6

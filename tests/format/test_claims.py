@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.open import batch_layout, open_reader
 from conceptloader.errors import ConfigError, FormatError
+from conceptloader.loader.batch.open import batch_layout, open_reader
 from tests.corpora.small import written
 from tests.hostile.test_attacks import edit
 from tests.raises import raises

@@ -11,8 +11,8 @@ from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec.columnfile import ColumnFile, ItemFiles, column_file
 from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.storage.sample import sample_checksum
-from conceptloader.subset import SubsetOptions, make_subsets
 from conceptloader.testing import random_documents, write_dataset
+from conceptloader.trace.subset import SubsetOptions, make_subsets
 from tests.corpora.columns import add_column, random_items
 from tests.raises import raises
 

@@ -14,9 +14,9 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ReadError
-from conceptloader.remote import objects
 from conceptloader.storage import reads as io
 from conceptloader.storage.objects import Part
+from conceptloader.storage.remote import objects
 from tests.corpora.variants import Variant, everything
 from tests.corruption import guarded
 from tests.corruption.mutations import with_matching_manifest

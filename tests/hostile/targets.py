@@ -15,8 +15,8 @@ import pyarrow.parquet
 import zstandard
 
 import conceptloader as cl
-from conceptloader.blend.exclude import read_excluded
-from conceptloader.blend.schema import ExcludeConfig
+from conceptloader.config.exclude import read_excluded
+from conceptloader.config.schema import ExcludeConfig
 from conceptloader.format.spec.jsonfile import dump_json, parse_json
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.ingest.annotate.annotate import annotate

@@ -13,8 +13,9 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE = ("__init__", "base", "errors", "kernels", "storage", "order", "blend", "batch", "run", "torch", "launch")
+CORE = ("__init__", "base", "errors", "kernels", "storage", "order", "config", "loader", "run", "launch")
 IN_FORMAT = ("spec", "read")
+NOT_CORE = ("remote", "mixing", "metrics")
 LAYOUT = (tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 Sizes = Counter[tuple[str, str]]
 
@@ -38,8 +39,8 @@ def part(path: str) -> str:
     top, name, below, *_ = *path.removesuffix(".py").split("/"), "", ""
     if top == "tests":
         return "tests"
-    core = top == "conceptloader" and (name in CORE or (name == "format" and below in IN_FORMAT))
-    return "core" if core else "add-ons"
+    core = below in IN_FORMAT if name == "format" else name in CORE and below not in NOT_CORE
+    return "core" if core and top == "conceptloader" else "add-ons"
 
 
 def files(revision: str) -> Iterator[tuple[str, str]]:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import conceptloader as cl
-from conceptloader.batch.open import open_reader
-from conceptloader.batch.reader import BatchReader
+from conceptloader.loader.batch.open import open_reader
+from conceptloader.loader.batch.reader import BatchReader
 from conceptloader.testing import random_documents, write_dataset
 from tests.batch.cases import random_case
 

@@ -16,7 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
-from conceptloader.torch.agreement import require_same
+from conceptloader.loader.torch.agreement import require_same
 from tests.raises import raises
 
 RANKS = 3

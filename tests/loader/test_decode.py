@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import conceptloader as cl
-from conceptloader.viewer.decode import DecodedSample
+from conceptloader.trace.viewer.decode import DecodedSample
 from tests.raises import raises
 
 COLOURS = ["colour", "red", "blue", "größe"]

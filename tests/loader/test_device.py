@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import conceptloader as cl
-from conceptloader.torch import collate
-from conceptloader.torch.collate import on_device, pinned_block, to_tensors
+from conceptloader.loader.torch import collate
+from conceptloader.loader.torch.collate import on_device, pinned_block, to_tensors
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -112,7 +112,7 @@ def test_what_collate_made_is_what_arrives(config, blocks, monkeypatch):
         loader.load_state_dict(loader.state_dict_at(0))
         loader.device = SimpleNamespace(type="cuda")
         copy = lambda batches, _, *how: on_device(batches, torch.device("cpu"), *how)  # noqa: E731
-        monkeypatch.setattr("conceptloader.torch.loader.on_device", copy)
+        monkeypatch.setattr("conceptloader.loader.torch.loader.on_device", copy)
         monkeypatch.setattr(torch, "cuda", FakeCuda())
         monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
         found = next(iter(loader))

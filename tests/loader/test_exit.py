@@ -8,7 +8,7 @@ import pytest
 PROGRAM = """
 import atexit, threading, time
 atexit.register(lambda: print([t.name for t in threading.enumerate() if t is not threading.main_thread()]))
-from conceptloader.batch.prefetch import Prefetcher  # its own exit handler runs before the one above
+from conceptloader.loader.batch.prefetch import Prefetcher  # its own exit handler runs before the one above
 ahead = Prefetcher(lambda task: time.sleep(0.2), iter(range(100)), threads=4, depth=8)
 next(ahead)
 {end}
@@ -18,7 +18,7 @@ next(ahead)
 # A thread that is killed in code of torch, which may not be left by an exception, aborts the process.
 BUSY = """
 import time, torch
-from conceptloader.batch.prefetch import Prefetcher
+from conceptloader.loader.batch.prefetch import Prefetcher
 def read(task):
     time.sleep(0.3 * (task % 5))
     while True:

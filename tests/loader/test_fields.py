@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
-from conceptloader.blend import load_config
+from conceptloader.config import load_config
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec import codecs
 from tests.raises import raises

@@ -18,12 +18,12 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import conceptloader as cl
-from conceptloader.batch.open_files import OpenFiles
-from conceptloader.batch.reader import BatchReader
 from conceptloader.kernels.system import STREAM
+from conceptloader.loader.batch.open_files import OpenFiles
+from conceptloader.loader.batch.reader import BatchReader
+from conceptloader.loader.torch.trained import TrainedLoader
 from conceptloader.storage import reads
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.torch.trained import TrainedLoader
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ def test_exporters(config: Any, seen: list[cl.metrics.StepMetrics], caplog: pyte
     with caplog.at_level(logging.INFO, "conceptloader"):
         for metrics, rank in ((False, 0), (True, 1), (True, 0)):
             list(itertools.islice(make({**config, "metrics": metrics}, dp_rank=rank, num_samples=1000), 202))
-    lines = [r.getMessage() for r in caplog.records if r.name == "conceptloader.metrics"]
+    lines = [r.getMessage() for r in caplog.records if r.name == "conceptloader.loader.metrics"]
     assert [line.split(":")[0] for line in lines] == ["step 0", "step 100"]
     flat = seen[-1].flat()
     assert {"data/step", "data/waited_seconds", "data/ready", "data/retries", "data/samples/a"} <= flat.keys()

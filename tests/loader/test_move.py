@@ -13,7 +13,7 @@ import yaml
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.torch.trained import EvaluationLoader, TrainedLoader
+from conceptloader.loader.torch.trained import EvaluationLoader, TrainedLoader
 from tests.loader.test_state import KEY, after, make, taken
 from tests.raises import raises
 

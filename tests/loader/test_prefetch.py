@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from conceptloader.batch.prefetch import Prefetcher
 from conceptloader.errors import ReadError
+from conceptloader.loader.batch.prefetch import Prefetcher
 from tests.raises import raises
 
 

@@ -9,8 +9,8 @@ from torch.utils.data import TensorDataset
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError, UnboundedLoaderError
+from conceptloader.loader.torch.samplers import MicroBatches
 from conceptloader.order.partition import Partition
-from conceptloader.torch.samplers import MicroBatches
 from tests.raises import raises
 
 SIZES = [0, 40, 100, 107]

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, ConfigError, ResumeError
+from conceptloader.loader.torch.trained import TrainedLoader
 from conceptloader.order.progress.state import as_leaf
-from conceptloader.torch.trained import TrainedLoader
 from tests.raises import raises
 
 KEY = "conceptloader"

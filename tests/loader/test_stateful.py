@@ -10,7 +10,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import conceptloader as cl
 from conceptloader.errors import ResumeError
-from conceptloader.torch.samplers import PositionIterator
+from conceptloader.loader.torch.samplers import PositionIterator
 from tests.raises import raises
 
 SIZE = 240

@@ -12,8 +12,8 @@ import torch
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.loader.torch.trained import EvaluationLoader, TrainedLoader, trained_labels
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.torch.trained import EvaluationLoader, TrainedLoader, trained_labels
 from tests.raises import raises
 
 

@@ -195,8 +195,8 @@ def test_a_changed_ramp_is_refused_once_it_has_begun(config: Any) -> None:
 def test_more_weights_than_states_have_room_for(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """2 before a ramp, 3 in each of its 63 steps, 2 after it."""
     for most, ramp in ((193, {"samples": 120}), (3, {})):
-        monkeypatch.setattr("conceptloader.blend.blend.MAX_WEIGHTS", most)
+        monkeypatch.setattr("conceptloader.config.blend.MAX_WEIGHTS", most)
         cl.open_blend(ramped(config, **ramp))
-    monkeypatch.setattr("conceptloader.blend.blend.MAX_WEIGHTS", 192)
+    monkeypatch.setattr("conceptloader.config.blend.MAX_WEIGHTS", 192)
     with raises(ConfigError, "phases", "193 weights in all", "at most 192"):
         cl.open_blend(ramped(config, samples=120))

@@ -23,7 +23,7 @@ from conceptloader.cli import main as command
 from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm import launch
 from conceptloader.integrations.megatron_lm.dataset import SFT, STOCK_KEYS
-from conceptloader.torch.loader import make_dataloader
+from conceptloader.loader.torch.loader import make_dataloader
 
 LENGTH = 32
 PACKED = {"inter_document_masking": True, "create_attention_mask": False}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.blend import load_config
+from conceptloader.config import load_config
 from tests.corpora.columns import add_column
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.megatron.launching import ROOT

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from megatron.core import parallel_state
 from megatron.core.utils import get_batch_on_this_cp_rank
 
-from conceptloader.batch.layout import BF16, BatchLayout, FieldLayout, TrackLayout
-from conceptloader.blend import Outputs
+from conceptloader.config import Outputs
 from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm import launch
 from conceptloader.integrations.megatron_lm.batches import (
@@ -25,6 +24,7 @@ from conceptloader.integrations.megatron_lm.batches import (
 )
 from conceptloader.integrations.megatron_lm.dataset import fields_of
 from conceptloader.integrations.megatron_lm.options import Stage
+from conceptloader.loader.batch.layout import BF16, BatchLayout, FieldLayout, TrackLayout
 from tests.raises import raises
 
 LENGTH, SPANS, CONCEPTS = 8, 3, 2

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import conceptloader as cl
-from conceptloader.blend import load_config
+from conceptloader.config import load_config
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.megatron.pretraining import (
     BATCH,

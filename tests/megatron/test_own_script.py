@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import conceptloader as cl
-from conceptloader.blend import load_config
+from conceptloader.config import load_config
 from conceptloader.order.progress.runlog import RunLog
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.megatron.launching import ROOT

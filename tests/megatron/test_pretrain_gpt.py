@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.blend import load_config, open_blend
+from conceptloader.config import load_config, open_blend
 from conceptloader.order.progress.runlog import RunLog
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.megatron.pretraining import (

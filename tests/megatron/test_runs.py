@@ -13,7 +13,7 @@ import yaml
 from megatron.core import parallel_state
 from megatron.core.datasets.gpt_dataset import GPTDataset
 
-from conceptloader.blend import load_config
+from conceptloader.config import load_config
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.integrations import megatron_lm
 from conceptloader.integrations.megatron_lm.launch import Run

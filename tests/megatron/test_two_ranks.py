@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from conceptloader.blend import load_config, open_blend
-from conceptloader.blend.packing import Packing, Packs
+from conceptloader.config import load_config, open_blend
+from conceptloader.config.packing import Packing, Packs
 from conceptloader.format.read.dataset import Dataset
 from tests.corpora.for_megatron import EOD, write_config, write_datasets
 from tests.megatron.launching import ROOT, torchrun

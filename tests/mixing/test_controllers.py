@@ -10,9 +10,9 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.mixing.controller import MINIMUM, check_losses
-from conceptloader.mixing.doremi import DoReMi
-from conceptloader.mixing.odm import ODM
+from conceptloader.run.mixing.controller import MINIMUM, check_losses
+from conceptloader.run.mixing.doremi import DoReMi
+from conceptloader.run.mixing.odm import ODM
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.testing.controllers import Greedy
 

@@ -15,8 +15,8 @@ import yaml
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.mixing import Controller
 from conceptloader.order.progress.state import OrderState
+from conceptloader.run.mixing import Controller
 from tests.mixing.training import BATCH, SIZES, Run, configuration
 from tests.raises import raises
 

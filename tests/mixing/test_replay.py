@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
-from conceptloader.blend import load_config
+from conceptloader.config import load_config
 from conceptloader.errors import ConfigError
 from tests.mixing import learned
 from tests.mixing.learned import BATCH, SAMPLES
@@ -96,7 +96,7 @@ def test_what_cannot_be_set(config: Any, tmp_path: Path, monkeypatch: pytest.Mon
     limited = {**config, "datasets": {n: {**e, "max_epochs": 0.01} for n, e in config["datasets"].items()}}
     with raises(ConfigError, ".max_epochs"):
         cl.make_dataloader(limited, micro_batch_size=BATCH, num_samples=SAMPLES)
-    monkeypatch.setattr("conceptloader.blend.blend.MAX_WEIGHTS", 26)
+    monkeypatch.setattr("conceptloader.config.blend.MAX_WEIGHTS", 26)
     with raises(ConfigError, "replay", ", 27 weights in all", "at most 26"):
         cl.open_blend(config)
 

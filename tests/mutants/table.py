@@ -3,10 +3,9 @@
 from pathlib import Path
 
 MODULES = [
-    "conceptloader/kernels", "conceptloader/order", "conceptloader/batch", "conceptloader/run", "conceptloader/format",
-    "conceptloader/ingest", "conceptloader/storage", "conceptloader/torch/loader.py", "conceptloader/torch/samplers.py",
-    "conceptloader/metrics", "conceptloader/mixing", "conceptloader/remote",
-    "conceptloader/columns",
+    "conceptloader/kernels", "conceptloader/order", "conceptloader/loader/batch", "conceptloader/run",
+    "conceptloader/format", "conceptloader/ingest", "conceptloader/storage", "conceptloader/loader/torch/loader.py",
+    "conceptloader/loader/torch/samplers.py", "conceptloader/loader/metrics.py", "conceptloader/columns",
 ]  # fmt: skip
 
 # Folder -> (words in a module's name -> files in the folder's tests that come first, the files of all others).
@@ -18,7 +17,7 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
         },
         "golden mixture permutation",
     ),
-    "batch": (
+    "loader/batch": (
         {
             "layout": "engine edges", "columns": "columns",
         },
@@ -60,17 +59,17 @@ NEAR: dict[str, tuple[dict[str, str], str]] = {
 }  # fmt: skip
 # Modules, or folders, whose tests are elsewhere.
 ELSEWHERE = {
-    "batch/reader": "batch/test_engine.py batch/test_passes.py batch/test_pieces.py faults/test_identity.py "
+    "loader/batch/reader": "batch/test_engine.py batch/test_passes.py batch/test_pieces.py faults/test_identity.py "
     "faults/test_below.py",
-    "batch/workspace": "batch/test_engine.py batch/test_edges.py batch/test_scores.py batch/test_pieces.py",
-    "batch/after": "batch/test_fields.py batch/test_concept_weights.py loader/test_loader.py",
-    "batch/held": "remote/test_loader.py batch/test_passes.py",
-    "batch/digest": "loader/test_digest.py",
-    "batch/open": "batch/test_edges.py batch/test_concept_weights.py batch/test_fields.py loader/test_loader.py "
+    "loader/batch/workspace": "batch/test_engine.py batch/test_edges.py batch/test_scores.py batch/test_pieces.py",
+    "loader/batch/after": "batch/test_fields.py batch/test_concept_weights.py loader/test_loader.py",
+    "loader/batch/held": "remote/test_loader.py batch/test_passes.py",
+    "loader/batch/digest": "loader/test_digest.py",
+    "loader/batch/open": "batch/test_edges.py batch/test_concept_weights.py batch/test_fields.py loader/test_loader.py "
     "batch/test_engine.py batch/test_ids.py",
-    "batch/prefetch": "loader/test_prefetch.py",
-    "batch/messages": "batch/test_messages.py batch/test_ids.py batch/test_fields.py packing/test_batches.py",
-    "batch/measure": "batch/test_engine.py cli/test_doctor.py",
+    "loader/batch/prefetch": "loader/test_prefetch.py",
+    "loader/batch/messages": "batch/test_messages.py batch/test_ids.py batch/test_fields.py packing/test_batches.py",
+    "loader/batch/measure": "batch/test_engine.py cli/test_doctor.py",
     "format/read/bulk": "trace/test_index.py",
     "format/read/concepts": "trace/test_index.py select/test_own.py",
     "format/read/ids": "annotate/test_annotate.py",
@@ -100,10 +99,10 @@ ELSEWHERE = {
     "kernels/order": "order/test_golden.py order/test_mixture.py order/test_permutation.py",
     "kernels/packing": "packing",
     "kernels/parts": "batch/test_engine.py batch/test_pieces.py packing select",
-    "metrics": "loader/test_metrics.py",
-    "mixing": "mixing run",
-    "mixing/odm": "mixing/test_controllers.py",
-    "mixing/doremi": "mixing/test_controllers.py",
+    "loader/metrics": "loader/test_metrics.py",
+    "run/mixing": "mixing run",
+    "run/mixing/odm": "mixing/test_controllers.py",
+    "run/mixing/doremi": "mixing/test_controllers.py",
     "order/partition": "order/test_partition.py loader/test_state.py",
     "order/progress/state": "order/test_resume.py order/test_versions.py loader/test_state.py",
     "order/weights": "order/test_mixture.py order/test_golden.py loader/test_samplers.py",
@@ -112,7 +111,7 @@ ELSEWHERE = {
     "run/weights": "loader/test_weights.py mixing",
     "run/entry": "run/test_entry.py entries",
     "run/ranks": "run/test_ranks.py",
-    "remote": "remote",
+    "storage/remote": "remote",
     "storage": "remote",
     "storage/handles": "storage concurrency/test_readers.py faults/test_reads.py",
     "storage/durable": "format/test_durability.py",
@@ -122,22 +121,22 @@ ELSEWHERE = {
     "storage/sample": "format/test_sample.py faults/test_identity.py",
     "storage/source": "storage/test_schemes.py faults/test_reads.py remote",
     "storage/threads": "remote format/test_threads.py",
-    "torch/loader": "loader/test_loader.py loader/test_dataset.py loader/test_state.py",
-    "torch/samplers": "loader/test_samplers.py loader/test_stateful.py",
+    "loader/torch/loader": "loader/test_loader.py loader/test_dataset.py loader/test_state.py",
+    "loader/torch/samplers": "loader/test_samplers.py loader/test_stateful.py",
 }
 _WIDE = {
     "kernels": "oracle order batch packing corruption/test_engine.py loader faults remote",
     "order": "oracle order schedule config loader testing trace",
-    "batch": "oracle batch corruption/test_engine.py loader faults concurrency/test_readers.py remote",
-    "metrics": "loader mixing trainers entries",
-    "mixing": "mixing run trainers entries",
+    "loader/batch": "oracle batch corruption/test_engine.py loader faults concurrency/test_readers.py remote",
+    "loader/metrics": "loader mixing trainers entries",
+    "run/mixing": "mixing run trainers entries",
     "columns": "columns",
     "run": "run loader mixing ranks trainers entries",
     "format": "format corruption/test_datasets.py adopt ingest annotate concurrency hostile batch remote faults trace",
     "ingest": "ingest adopt annotate cli datatrove concurrency/test_builds.py hostile",
-    "remote": "remote batch format",
+    "storage/remote": "remote batch format",
     "storage": "faults format batch corruption concurrency remote",
-    "torch": "oracle loader testing faults trace cli",
+    "loader/torch": "oracle loader testing faults trace cli",
 }
 
 

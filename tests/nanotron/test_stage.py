@@ -12,14 +12,14 @@ import pytest
 import torch
 
 import conceptloader as cl
-from conceptloader.batch.open import open_reader
-from conceptloader.blend import load_config, open_blend
+from conceptloader.config import load_config, open_blend
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.integrations.nanotron_lm import launch
 from conceptloader.integrations.nanotron_lm.data import StageDataset, open_stage
 from conceptloader.integrations.nanotron_lm.options import NanotronOptions
 from conceptloader.integrations.nanotron_lm.own_script import build_dataloader
 from conceptloader.integrations.nanotron_lm.state import NAME, State, check_layout
+from conceptloader.loader.batch.open import open_reader
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.state import KEY, as_leaf
 from tests.corpora.for_megatron import write_config, write_datasets

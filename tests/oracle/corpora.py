@@ -12,7 +12,7 @@ from conceptloader.format.spec.columnfile import TYPES
 from conceptloader.format.spec.layout import FIELD_TYPES
 from conceptloader.format.write.view import write_view
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.subset.views import SubsetOptions, make_subsets
+from conceptloader.trace.subset import SubsetOptions, make_subsets
 from tests.corpora.columns import add_column, random_items
 from tests.oracle.data import read
 

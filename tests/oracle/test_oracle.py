@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
-from conceptloader.batch import reader
+from conceptloader.loader.batch import reader
 from conceptloader.storage.handles import HANDLES
 from conceptloader.testing.controllers import Greedy
 from tests.conftest import Tally

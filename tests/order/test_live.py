@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conceptloader.blend.phases import Phase, Ramp
-from conceptloader.blend.phases import planned as planned_segments
+from conceptloader.config.phases import Phase, Ramp
+from conceptloader.config.phases import planned as planned_segments
 from conceptloader.errors import ConfigError, FormatError, ResumeError
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Partition

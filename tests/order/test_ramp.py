@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.blend.phases import STEPS, Phase, Ramp, Shape, planned, share_of_step
+from conceptloader.config.phases import STEPS, Phase, Ramp, Shape, planned, share_of_step
 from conceptloader.order import mixture
 from conceptloader.order.built import built_tree
 from tests.raises import raises

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conceptloader.blend.phases import Phase, Ramp, Skip, planned, with_skips
+from conceptloader.config.phases import Phase, Ramp, Skip, planned, with_skips
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.resume import (
     compare,

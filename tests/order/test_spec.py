@@ -6,7 +6,7 @@ from operator import getitem
 
 import pytest
 
-from conceptloader.blend.phases import Phase, Ramp, planned
+from conceptloader.config.phases import Phase, Ramp, planned
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.spec import VERSIONS, Member, OrderSpec
 from conceptloader.order.segments import Segment

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import conceptloader as cl
-from conceptloader.blend import View
+from conceptloader.config import View
 
 
 def make_view(path: Path, seq_len: int, bins: int, overflow: str = "split", quarantine: Any = ()) -> View:

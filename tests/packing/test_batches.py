@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.open import decide_layout
-from conceptloader.batch.reader import BatchReader
-from conceptloader.blend import Outputs
 from conceptloader.cli import main
+from conceptloader.config import Outputs
 from conceptloader.errors import ConfigError
+from conceptloader.loader.batch.open import decide_layout
+from conceptloader.loader.batch.reader import BatchReader
 from conceptloader.testing import RawDocument, write_dataset
 from tests.batch.cases import read
 from tests.packing.packed import make_view

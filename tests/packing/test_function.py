@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from conceptloader.blend.packing import OVERFLOWS, Packing, Part, Piece, pack, pieces_of
+from conceptloader.config.packing import OVERFLOWS, Packing, Part, Piece, pack, pieces_of
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.kernels.packing import make_room, pack_pieces
 from tests.raises import raises

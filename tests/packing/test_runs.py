@@ -9,13 +9,13 @@ import yaml
 import conceptloader as cl
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import plain as plain_of
-from conceptloader.blend import open_blend
 from conceptloader.cli import main
+from conceptloader.config import open_blend
 from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.loader.torch.loader import make_dataloader
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.segments import Segment
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.torch.loader import make_dataloader
 from tests.raises import raises
 
 SIZE = 32

@@ -11,7 +11,7 @@ import torch
 import torch._dynamo  # which optimizers import; here, once for all launches
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from conceptloader.torch.loader import Loader
+from conceptloader.loader.torch.loader import Loader
 from tests.ranks import loop
 from tests.ranks.launch import record
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from conceptloader.remote import stores
 from conceptloader.storage import reads as io
+from conceptloader.storage.remote import stores
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from conceptloader.remote import blocks
-from conceptloader.remote.blocks import DiskBlocks, MemoryBlocks
+from conceptloader.storage.remote import blocks
+from conceptloader.storage.remote.blocks import DiskBlocks, MemoryBlocks
 
 
 def test_a_memory_cache_holds_its_capacity_and_no_more() -> None:
@@ -32,7 +32,7 @@ def test_two_processes_fetch_a_block_once(tmp_path: Path) -> None:
         """
         import os, sys, time
         from concurrent.futures import ThreadPoolExecutor
-        from conceptloader.remote.blocks import disk_blocks
+        from conceptloader.storage.remote.blocks import disk_blocks
         cache = disk_blocks(sys.argv[1], 1 << 30)
         def fetch(offset, size):
             with open(sys.argv[2], "a") as file:

@@ -14,7 +14,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, ReadError
-from conceptloader.remote import blocks
+from conceptloader.storage.remote import blocks
 from tests.corpora.small import written
 from tests.raises import raises
 from tests.remote.conftest import Server

@@ -16,8 +16,8 @@ import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.spec.paths import UrlRoots
-from conceptloader.remote import stores
 from conceptloader.storage import reads as io
+from conceptloader.storage.remote import stores
 from conceptloader.storage.urls import normal
 from tests.corpora.small import written
 from tests.hostile.targets import resealed

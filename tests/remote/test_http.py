@@ -11,9 +11,9 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import FormatError, ReadError
-from conceptloader.remote import stores
 from conceptloader.storage import reads as io
 from conceptloader.storage.objects import Part
+from conceptloader.storage.remote import stores
 from tests.batch.compare import assert_same
 from tests.raises import raises
 from tests.remote.files import FileServer

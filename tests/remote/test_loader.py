@@ -17,14 +17,14 @@ import pytest
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
-from conceptloader.batch.open import open_reader
-from conceptloader.batch.reader import BatchReader
-from conceptloader.blend import load_config, open_blend
+from conceptloader.config import load_config, open_blend
 from conceptloader.errors import ReadError
-from conceptloader.remote import objects
-from conceptloader.remote.objects import RemoteObjects
-from conceptloader.subset.views import SubsetOptions, make_subsets
-from conceptloader.torch.dataset import SampleDataset
+from conceptloader.loader.batch.open import open_reader
+from conceptloader.loader.batch.reader import BatchReader
+from conceptloader.loader.torch.dataset import SampleDataset
+from conceptloader.storage.remote import objects
+from conceptloader.storage.remote.objects import RemoteObjects
+from conceptloader.trace.subset import SubsetOptions, make_subsets
 from tests.batch.cases import random_case
 from tests.batch.compare import assert_same
 from tests.remote.conftest import Server

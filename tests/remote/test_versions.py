@@ -9,8 +9,8 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import FormatError
-from conceptloader.remote import stores
 from conceptloader.storage.objects import Objects, Part
+from conceptloader.storage.remote import stores
 from conceptloader.storage.source import Expected
 from tests.corpora.small import written
 from tests.raises import raises

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.loader import LOADER
-from conceptloader.blend import load_config
+from conceptloader.config import load_config
 from conceptloader.errors import ConfigError
+from conceptloader.loader.batch.loader import LOADER
+from conceptloader.loader.torch.trained import EvaluationLoader, TrainedLoader
 from conceptloader.run.entry import ANY, Entry
-from conceptloader.torch.trained import EvaluationLoader, TrainedLoader
 from tests.raises import raises
 
 Config = dict[str, Any]

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import pytest
 
 import conceptloader as cl
+from conceptloader.loader.torch.trained import EvaluationLoader, TrainedLoader
 from conceptloader.run.observer import OBSERVERS, Observer
 from conceptloader.run.training import TrainingRun
-from conceptloader.torch.trained import EvaluationLoader, TrainedLoader
 
 
 class Seen:

@@ -14,8 +14,8 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
+from conceptloader.loader.torch import agreement
 from conceptloader.order.progress.runlog import FILE_NAME
-from conceptloader.torch import agreement
 
 RANKS = 3
 TIMEOUT_S = 60

@@ -10,7 +10,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.torch.trained import TrainedLoader
+from conceptloader.loader.torch.trained import TrainedLoader
 from tests.raises import raises
 
 Config = dict[str, Any]
@@ -223,7 +223,7 @@ def test_an_error_of_the_reader_changes_nothing(config: Config, monkeypatch: pyt
     def fails(*_: Any) -> None:
         raise ConfigError("tracks", "none")
 
-    monkeypatch.setattr("conceptloader.batch.loader.open_reader", fails)
+    monkeypatch.setattr("conceptloader.loader.batch.loader.open_reader", fails)
     with raises(ConfigError, "tracks"):
         loader.load_state_dict(state)
     assert (loader.blend, loader.run.plan, loader.consumed_samples) == before

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.batch.open import open_reader
-from conceptloader.blend.mask import NEVER, Mask
 from conceptloader.cli import main
+from conceptloader.config.mask import NEVER, Mask
 from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.loader.batch.open import open_reader
 from conceptloader.order.progress.runlog import History
-from conceptloader.subset.views import SubsetOptions, make_subsets
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, open_run
+from conceptloader.trace.subset import SubsetOptions, make_subsets
 from tests.corpora.small import written
 from tests.raises import raises
 

@@ -13,11 +13,11 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.__main__ import main
+from conceptloader.format.read.index import ConceptIndex, index_directory
 from conceptloader.format.tools.stats import dataset_stats
-from conceptloader.index.build import build_index
-from conceptloader.index.reader import ConceptIndex, index_directory
 from conceptloader.trace import Run, locate_concept, query, trace_sample
-from conceptloader.viewer.windows import Reader
+from conceptloader.trace.index import build_index
+from conceptloader.trace.viewer.windows import Reader
 from tests.corpora.records import build
 from tests.raises import raises
 

@@ -11,12 +11,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import conceptloader as cl
-from conceptloader.blend.exclude import Excluded
-from conceptloader.blend.mask import Holes, Mask
+from conceptloader.config.exclude import Excluded
+from conceptloader.config.mask import Holes, Mask
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.index.build import build_index
-from conceptloader.subset.views import SubsetOptions, make_subsets
 from conceptloader.testing import write_dataset
+from conceptloader.trace.index import build_index
+from conceptloader.trace.subset import SubsetOptions, make_subsets
 from tests.corpora.twins import CONCEPT, IDS, NAMES, OUT, VOCAB, documents, write_twins
 from tests.raises import raises
 

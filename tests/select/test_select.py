@@ -14,9 +14,9 @@ import pytest
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError
-from conceptloader.subset.views import SubsetOptions, make_subsets
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import documents
+from conceptloader.trace.subset import SubsetOptions, make_subsets
 from tests.corpora.records import write_rows
 from tests.corpora.small import written
 from tests.raises import raises

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.open import open_reader
-from conceptloader.batch.tables import make_tables
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.tools.stats import dataset_stats
 from conceptloader.format.write.ladder import count_spans
 from conceptloader.format.write.view import write_view
-from conceptloader.index.build import build_index
+from conceptloader.loader.batch.open import open_reader
+from conceptloader.loader.batch.tables import make_tables
 from conceptloader.order.progress.runlog import History
-from conceptloader.subset.views import SubsetOptions, make_subsets
 from conceptloader.testing import RawDocument, random_documents, write_dataset
 from conceptloader.trace import Run, concepts
+from conceptloader.trace.index import build_index
+from conceptloader.trace.subset import SubsetOptions, make_subsets
 from tests.corpora.blended import tokens_of
 
 SEQ_LEN = 24

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
-from conceptloader.index.build import build_index
-from conceptloader.subset import SubsetOptions, make_subsets
 from conceptloader.trace.concepts import Columns, Expression, ids_of
+from conceptloader.trace.index import build_index
+from conceptloader.trace.subset import SubsetOptions, make_subsets
 from tests.trace.walk import OPERATORS
 
 COUNT = 60

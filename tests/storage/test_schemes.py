@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.batch.open import open_reader
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.spec.jsonfile import seal
+from conceptloader.loader.batch.open import open_reader
 from conceptloader.storage import reads as io
 from conceptloader.storage.objects import REMOTE, SCHEMES, Objects, Part
 from conceptloader.testing import random_documents, write_dataset

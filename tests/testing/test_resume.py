@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from conceptloader import Blend, open_blend
+from conceptloader.loader.torch.loader import Loader, make_dataloader
 from conceptloader.testing import Layout, check_resume, random_documents, write_dataset
-from conceptloader.torch.loader import Loader, make_dataloader
 
 STEPS = 5
 BEFORE = Layout(dp_size=2, micro_batch_size=6, global_batch_size=24)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conceptloader.blend import load_config, open_blend
+from conceptloader.config import load_config, open_blend
 from conceptloader.order.progress.runlog import History, RunStart
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run

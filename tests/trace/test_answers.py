@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conceptloader.index.build import build_index
-from conceptloader.index.reader import ConceptIndex
+from conceptloader.format.read.index import ConceptIndex
 from conceptloader.trace import (
     Run,
     excluded_since,
@@ -24,6 +23,7 @@ from conceptloader.trace import (
     trace_sample,
     trace_step,
 )
+from conceptloader.trace.index import build_index
 from tests.oracle.corpora import write_all
 from tests.oracle.samples import meaning
 from tests.oracle.test_oracle import configurations

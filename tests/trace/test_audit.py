@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 import conceptloader as cl
-from conceptloader.batch.open import decide_layout
-from conceptloader.batch.reader import BatchReader
-from conceptloader.blend import Outputs
-from conceptloader.blend.schema import LoaderConfig
+from conceptloader.config import Outputs
+from conceptloader.config.schema import LoaderConfig
 from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.loader.batch.open import decide_layout
+from conceptloader.loader.batch.reader import BatchReader
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.trace import BatchRecorder, Run, audit, open_run, query, read_record, trace_step
 from tests.corpora.records import write_rows

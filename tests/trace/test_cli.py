@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from conceptloader.cli import main
+from conceptloader.loader.torch.loader import make_dataloader
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.torch.loader import make_dataloader
 from conceptloader.trace import BatchRecorder, locate_concept, locate_document, open_run, trace_step
 
 

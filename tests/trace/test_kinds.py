@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+from conceptloader.loader.torch.loader import Loader, make_dataloader
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.torch.loader import Loader, make_dataloader
 from conceptloader.trace import BatchRecorder, audit, open_run, read_record, trace_step
 
 

@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from conceptloader.blend import open_blend
 from conceptloader.cli import main
+from conceptloader.config import open_blend
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.parquet import write_parquet
 from conceptloader.format.read.bulk import gather

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from conceptloader.blend import open_blend
+from conceptloader.config import open_blend
 from conceptloader.order.partition import Place
 from conceptloader.order.progress.runlog import History, RunStart
 from conceptloader.trace import Run

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import conceptloader as cl
-from conceptloader.blend import open_blend
+from conceptloader.config import open_blend
 from tests.corpora.for_megatron import write_config, write_datasets
 
 STEPS, BATCH, S = 5, 4, 16

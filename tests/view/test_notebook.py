@@ -10,7 +10,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
-from conceptloader.viewer import plot_mixture, plot_stats, show
+from conceptloader.trace.viewer import plot_mixture, plot_stats, show
 from tests.raises import raises
 
 

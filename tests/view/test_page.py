@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 import conceptloader as cl
-from conceptloader.cli import main
+from conceptloader.cli import main, page
 from conceptloader.trace import open_run, trace_sample, trace_step
-from conceptloader.viewer import page, show
+from conceptloader.trace.viewer import show
 from tests.view.conftest import SEQ_LEN, build
 from tests.view.reading import plain, tables, windows
 

@@ -7,7 +7,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.ingest.records.tokenizer import load_tokenizer
-from conceptloader.viewer.windows import Reader, Span, nested, pieces
+from conceptloader.trace.viewer.windows import Reader, Span, nested, pieces
 from tests.corpora.tokenizers import FAMILIES, definition
 
 TEXTS = ["the red cat sat", "größer 😀 naïve café", "日本語 テキスト\u3000です", "a\n\n\tb  c", "😀😀😀", "ﬁne <tag> x"]

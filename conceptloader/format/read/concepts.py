@@ -1,25 +1,14 @@
-"""Which spans carry which concepts: by reading a track, or by its index where a command has made one."""
+"""Which spans carry which concepts: by reading a track. index.py reads its index, where a command has made one."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
-from conceptloader.base.packages import find_add_on
 from conceptloader.format.read.bulk import concepts_of, spans_of, whole_spans
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
 
 _CHUNK_TOKENS = 1 << 22
-
-
-def open_index(dataset: Dataset, track: str) -> Any:
-    """The ConceptIndex of a track (index/reader.py), None without one, and where that add-on is missing.
-
-    Raises: FormatError for a corrupt index, or one of a dataset that was rebuilt since; ReadError.
-    """
-    reader = find_add_on("conceptloader.index.reader")
-    return reader and reader.open_index(dataset, track)
 
 
 class Coverage:

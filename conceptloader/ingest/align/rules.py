@@ -3,8 +3,8 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-from conceptloader.cli.arguments import fraction, positive
-from conceptloader.cli.options import option
+from conceptloader.base.arguments import fraction, positive
+from conceptloader.base.options import option
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
 

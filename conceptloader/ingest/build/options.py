@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from conceptloader.base.arguments import eos_id, positive, size, track_file
+from conceptloader.base.options import option
 from conceptloader.base.strict import unknown
-from conceptloader.cli.arguments import eos_id, positive, size, track_file
-from conceptloader.cli.options import option
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.layout import MODES
 from conceptloader.ingest.align.rules import SpanAlignment

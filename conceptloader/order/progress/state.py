@@ -97,7 +97,7 @@ class OrderState:
 
     spec: the order from sample 0 of the run on. consumed: how many samples of it are consumed, over all ranks. more:
     step_start, where the step began; step, the trainer's number of it; count_start, samples of the run before those
-    that this trainer counts; mixing, that of the add-on; and what nanotron keeps.
+    that this trainer counts; mixing, that of its controller; and what nanotron keeps.
     """
 
     spec: OrderSpec

@@ -1,0 +1,216 @@
+"""The command `conceptloader locate`."""
+
+import argparse
+import itertools
+import logging
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import yaml
+
+from conceptloader.base.arguments import not_negative, positive, read_ids, refuse_beside
+from conceptloader.base.terminal import counted, printable
+from conceptloader.cli.output import Output, table
+from conceptloader.cli.runs import CONFIG, add_run_arguments, open_run
+from conceptloader.errors import ConfigError
+from conceptloader.order.progress.runlog import EARLIER
+from conceptloader.trace import (
+    ConceptSeen,
+    DocumentSeen,
+    Run,
+    excluded_since,
+    locate_concept,
+    locate_where,
+)
+from conceptloader.trace.locate import sightings
+
+logger = logging.getLogger(__name__)
+
+DESCRIPTION = """\
+Find the steps that contain a document or concept, past or future. They are computed: the run is not scanned.
+
+  conceptloader locate --run-log checkpoints --document asyncio.events --samples 1000000
+  conceptloader locate --run-log checkpoints --concept FunctionDef --limit 20
+
+Inputs and labels are distinguished: the last token of a window is only a label, the first only an input. For a
+document, positions first:end in the sample are shown; for a concept, numbers of tokens.
+
+With an index of the track (conceptloader index) only spans of the concept are read; without one, the whole track.
+For a document that is excluded, the sample from which on it is not read is shown.
+
+Without --samples, the length of the run, only the first epoch of each dataset is searched. Without a run log or
+--global-batch-size, samples are shown without steps.
+
+For documents and --samples, also what to paste into the configuration to train without them, and from which checkpoints
+to resume with it. --check then shows that the run has none of them: exit code 1 if any step reads one, as recorded in
+the run log, or later as the last launch plans it. Limits: docs/removal.md.
+
+  conceptloader locate --run-log checkpoints --documents optouts.txt --samples 1000000
+  conceptloader locate --run-log resumed --documents optouts.txt --samples 1000000 --check
+"""
+
+_HEADER = ["sample", "step", "micro batch", "rank", "slot", "dataset", "epoch", "window", "inputs", "labels"]
+_NOT_CHECKED = "concept", "concept_id", "where", "track", "document_number", "dataset", "limit", "planned"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", help=CONFIG, nargs="?")
+    add_run_arguments(parser)
+    what = parser.add_mutually_exclusive_group(required=True).add_argument
+    what("--document", metavar="ID", help="a document, by its id")
+    what("--documents", metavar="FILE", help="documents, by their ids, one per line")
+    what("--document-number", type=not_negative, metavar="N", help="a document, by its number in --dataset")
+    what("--concept", metavar="NAME", help="a concept, by its name")
+    meaning = "tokens for which this is true, such as \"'animal' in concepts and 'red wine' not in concepts\""
+    what("--where", metavar="SQL", help=meaning)
+    what("--concept-id", type=not_negative, metavar="N", help="a concept, by its id")
+    add = parser.add_argument
+    add("--track", default="concepts", metavar="NAME", help="track of the concept (default: concepts)")
+    add("--dataset", metavar="NAME", help="only this dataset")
+    add("--samples", type=positive, metavar="N", help="length of the run in samples, over all ranks")
+    add("--limit", type=positive, metavar="N", help="only the first N results")
+    add("--check", action="store_true", help="exit code 1 if any step of the run reads one of the documents")
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    if arguments.check:
+        refuse_beside("--check", arguments, *_NOT_CHECKED)
+    asked = open_run(arguments)
+    documents, samples = _documents(asked, arguments), arguments.samples
+    if arguments.check:
+        samples = _length(asked, samples)
+    if samples is None:
+        logger.warning("only the first epoch of each dataset is searched; pass the length of the run: --samples")
+    if not documents:
+        concepts = _concepts(asked, arguments)
+        output.result({"seen": [one.to_dict() for one in concepts]}, _table(concepts, _HEADER))
+        return 0
+    seen = list(itertools.islice(sightings(asked, documents, samples, arguments.dataset), arguments.limit))
+    left_out = {k: at for each in documents for k, at in excluded_since(asked, each, arguments.dataset).items()}
+    value: dict[str, Any] = {
+        "samples": samples,
+        "seen": [one.to_dict() for one in seen],
+        "left_out": [{"dataset": name, "document": n, "since": since} for (name, n), since in left_out.items()],
+    }
+    lines = _table(seen, [*_HEADER, "document"])
+    lines += [_said(asked, name, number, since) for (name, number), since in left_out.items()]
+    read = [one for one in seen if one.inputs or one.labels]  # an empty document may be a sample, of padding
+    if read and samples is not None:
+        consumed, steps = _before(asked, read[0])
+        value |= {"before": consumed, "exclude": [_entry(asked.at(read[0].sample), arguments, consumed)]}
+        lines.append(f"to train without: resume from the last checkpoint of at most {consumed:,} samples{steps}, with")
+        lines += yaml.safe_dump({"exclude": value["exclude"]}, sort_keys=False).splitlines()
+    if arguments.check and not read:
+        stages = [] if asked.history is None else [one.start.data_stage for one in asked.history.launches]
+        of = "".join(f", data stage {printable(name)}" for name in dict.fromkeys(filter(None, stages)))
+        lines.append(f"none of the documents is in the first {samples:,} samples{of}")
+    output.result(value, lines)
+    return int(arguments.check and bool(read))
+
+
+def _documents(asked: Run, arguments: argparse.Namespace) -> Sequence[str | int]:
+    """Those that are asked for, by id or number; none if it is a concept. Raises: ConfigError for ids of none."""
+    if arguments.documents is None:
+        return [one for one in (arguments.document, arguments.document_number) if one is not None]
+    ids = read_ids("--documents", arguments.documents)
+    found = [dataset.find_documents(ids) for dataset in asked.datasets.values()]
+    unknown = [one for one in ids if not any(having[one] for having in found)]
+    if unknown or not ids:
+        raise ConfigError(
+            "--documents",
+            f"{len(unknown):,} of {len(ids):,} ids that no dataset has" + ", such as " * bool(unknown)
+            + ", ".join(map(repr, unknown[:5])),
+            "ids as in the input",
+            f"correct them, or remove them from {arguments.documents}",
+        )  # fmt: skip
+    return ids
+
+
+def _length(asked: Run, samples: int | None) -> int:
+    """How many samples --check looks at: all of the run.
+
+    Raises: ConfigError if the length is not known, or the log lacks the beginning or has gaps.
+    """
+    stop: int | None = None
+    trained = 0
+    if asked.history is not None:
+        segments = asked.history.launches
+        first, last = segments[0].start, segments[-1].start
+        if first.step or first.consumed:
+            found = f"step {first.step} at sample {first.consumed} first: what was read before is not known"
+            raise ConfigError("run log", found, "a run log from the first step on", EARLIER)
+        for before, after in pairwise(segments):
+            step, consumed = after.start.step, after.start.consumed
+            expected = before.plan.consumed_at(step)
+            if consumed != expected:
+                raise ConfigError(
+                    f"run log: step {step}",
+                    f"a start at sample {consumed}",
+                    f"sample {expected}, where the launch before it ends: samples were repeated or passed over, steps "
+                    "were trained by another loader, the log was edited, or two runs share it",
+                    "restore the run log from a copy, or pass that of one run",
+                )
+        stop, trained = last.plan.stop, last.consumed
+    length, least = stop if samples is None else samples, max(trained, stop or 0)
+    if length is None or length < least:
+        found, known = "nothing" if samples is None else str(samples), f", {least} or more by the run log" * (least > 0)
+        raise ConfigError("--samples", found, f"the length of the run{known}", "pass --samples N")
+    return length
+
+
+def _before(asked: Run, first: DocumentSeen) -> tuple[int, str]:
+    """(samples, steps in words) that may be consumed before the first sample that is read of a document."""
+    if not first.places:
+        return first.sample, ""
+    step = min(place.step for place in first.places)
+    return min(first.sample, asked.steps.range_of(step)[0]), f" ({counted(step, 'step')})"
+
+
+def _entry(era: Run, arguments: argparse.Namespace, at: int) -> dict[str, Any]:
+    """Of the section `exclude`: the documents that are asked for, from a sample on. era: that read them first."""
+    if arguments.documents is not None:
+        which: dict[str, Any] = {"file": os.path.abspath(arguments.documents).replace("${", "$${")}
+    elif arguments.document is not None:
+        which = {"ids": [arguments.document]}
+    else:
+        which = {"tokens": list(era.blend.datasets[arguments.dataset].document_range(arguments.document_number))}
+    return {"at": at, **({"dataset": arguments.dataset} if arguments.dataset else {}), **which, "take": "own"}
+
+
+def _said(asked: Run, dataset: str, number: int, since: int) -> str:
+    if not since:
+        return f"tokens of document {number} of {dataset} are never read: excluded from the start on"
+    places = asked.places(since)
+    step = f" (step {places[0].step:,})" if places else ""
+    return f"tokens of document {number} of {dataset} are excluded from sample {since:,}{step} on"
+
+
+def _concepts(asked: Run, arguments: argparse.Namespace) -> list[ConceptSeen]:
+    if arguments.where is not None:
+        refuse_beside("--where", arguments, "track")
+        found = locate_where(asked, arguments.where, arguments.samples, arguments.dataset)
+    else:
+        concept = arguments.concept_id if arguments.concept is None else arguments.concept
+        found = locate_concept(asked, arguments.track, concept, arguments.samples, arguments.dataset)
+    return sorted(itertools.islice(found, arguments.limit), key=lambda one: one.sample)
+
+
+def _table(seen: Sequence[DocumentSeen | ConceptSeen], header: Sequence[str]) -> list[str]:
+    lines = table([_row(one) for one in seen], header)
+    if not all(one.places for one in seen):
+        lines = [*lines, "? is not known: give --run-log, or --global-batch-size, --micro-batch-size and --dp-size"]
+    return lines
+
+
+def _row(one: DocumentSeen | ConceptSeen) -> list[object]:
+    place: list[Any] = list(one.places[0]) if one.places else ["?"] * 4
+    row = [one.sample, *place, one.dataset, one.epoch, one.window, _shown(one.inputs), _shown(one.labels)]
+    return [*row, one.document if one.id is None else one.id] if isinstance(one, DocumentSeen) else row
+
+
+def _shown(found: Any) -> object:
+    if found is None:
+        return "-"
+    return found if isinstance(found, int) else f"{found[0]}:{found[1]}"

@@ -1,0 +1,78 @@
+"""The command `conceptloader subset`."""
+
+import argparse
+
+from conceptloader.base.arguments import (
+    add_out,
+    add_root,
+    chosen,
+    not_negative,
+    read_ids,
+    refuse_beside,
+    refuse_without,
+)
+from conceptloader.base.terminal import counted
+from conceptloader.cli.output import Output, progress_bar
+from conceptloader.errors import ConfigError
+from conceptloader.format.tools.concat import concat
+from conceptloader.trace.subset import SubsetOptions, make_subsets
+
+DESCRIPTION = """\
+Write a small dataset that refers to tokens of others, which must stay in place: documents or spans of one, or all of
+several, in the given order. Nothing is copied, and it works like any other dataset in blends, splits, commands and
+Python. Expressions: docs/subsets.md.
+
+  conceptloader subset data/web --where "quality >= 0.7 and 'medicine' in concepts" --out data/web-medicine
+  conceptloader subset data/web --by "metadata->>'domain'" --out data/web    (data/web-news, data/web-wiki)
+  conceptloader subset data/web --where "share < 0.01" --seed 7 --out data/web-small
+  conceptloader subset data/web --spans "'medicine' in concepts and 'news' not in concepts" --out data/web-spans
+  conceptloader subset data/books data/code --out data/all
+"""
+
+_OF_ONE = "where", "ids", "spans", "by", "metadata", "on", "seed"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("datasets", nargs="+", metavar="DATASET", help="directory of a dataset; several are concatenated")
+    add_out(add)
+    add_root(add, " (of several datasets by default: their parents)")
+    add("--allow-mixed-tokenizers", action="store_true", help="accept several datasets of different tokenizers")
+    add("--where", metavar="SQL", help="documents for which this is true: columns, concepts of any of their tokens")
+    add("--ids", metavar="FILE", help="only documents with these ids, one per line")
+    add("--spans", metavar="SQL", help="only the tokens for which this is true: 'NAME' in TRACK, and, or, not")
+    add("--by", metavar="SQL", help="one subset per value of this, such as metadata->>'domain'")
+    add("--metadata", metavar="FILE", help="Parquet or JSONL with a row per document; adds its columns")
+    add("--on", metavar="COLUMN", help="its column with documents' ids (default: id, or document, their numbers)")
+    add("--seed", type=not_negative, default=0, metavar="N", help="seed of the column share (default: 0)")
+
+
+def run(arguments: argparse.Namespace, output: Output) -> None:
+    if len(arguments.datasets) > 1:
+        refuse_beside(f"{len(arguments.datasets)} datasets", arguments, *_OF_ONE)
+        manifest = concat(arguments.datasets, arguments.out, arguments.root, arguments.allow_mixed_tokenizers)
+        output.manifest(arguments.out, manifest)
+        return
+    refuse_beside("one dataset", arguments, "allow_mixed_tokenizers")
+    if not any((arguments.where, arguments.ids, arguments.spans, arguments.by)):
+        raise ConfigError(
+            "subset",
+            "nothing to select by",
+            "--where, --ids, --spans or --by",
+            "add --where SQL, --ids FILE, --spans SQL or --by SQL",
+        )
+    refuse_without("--metadata", arguments, "on")
+    ids = None if arguments.ids is None else read_ids("--ids", arguments.ids)
+    ask = SubsetOptions(ids=ids, **chosen(arguments, "where", "spans", "by", "metadata", "on", "seed"))
+    with progress_bar(arguments.quiet, "chunk") as progress:
+        found = make_subsets(arguments.datasets[0], arguments.out, ask, roots=arguments.root, progress=progress)
+    lines = [
+        f"{path}: {counted(documents, 'document')}, {counted(tokens, 'token')}"
+        for path, (documents, tokens) in found.views.items()
+    ]
+    lines += [f"{counted(found.unknown, 'document')} for which the expression is null"] if found.unknown else []
+    lines += [f"{counted(found.without_view, 'document')} in no subset"] if found.without_view else []
+    lines += [] if ids is None else [f"{counted(found.with_id, 'document')} with one of {counted(len(ids), 'id')}"]
+    lines += [f"{counted(found.with_row, 'document')} with a row of {arguments.metadata}"] if arguments.metadata else []
+    views = [{"path": path, "documents": d, "tokens": t} for path, (d, t) in found.views.items()]
+    output.result({**vars(found), "views": views}, lines)

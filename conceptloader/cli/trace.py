@@ -1,0 +1,112 @@
+"""The command `conceptloader trace`."""
+
+import argparse
+from typing import Any
+
+from conceptloader.base.arguments import not_negative, refuse_all_but, refuse_beside, steps
+from conceptloader.cli.checkpoint import show_checkpoint
+from conceptloader.cli.lines import sample_lines, weights_line
+from conceptloader.cli.output import Output
+from conceptloader.cli.runs import CONFIG, add_run_arguments, open_run
+from conceptloader.errors import ConfigError
+from conceptloader.order.segments import Segment
+from conceptloader.trace import audit, read_record, trace_sample, trace_step
+
+DESCRIPTION = """\
+Show what a step contains, past or future: the weights in force, and why, if they were set live. For each sample: its
+window of the dataset; its documents by their ids, with the positions of their inputs and labels; its spans with
+concepts, exactly as in the batch: [start, end), with < or > if a span continues outside; the range of its loss weights
+and token fields (all values with --json).
+
+  conceptloader trace --run-log checkpoints --step 1200
+  conceptloader trace run.yaml --sample 614400
+
+--checkpoint shows whose order a checkpoint of any trainer holds, at which sample, and, with a configuration, what a
+resume with it does.
+
+  conceptloader trace --checkpoint checkpoints/step-1200
+  conceptloader trace run.yaml --checkpoint checkpoints/step-1200
+
+--html writes one page, which needs no server and can be mailed: the mixture up to the step or over --steps, tables of
+steps and samples that sort and filter, and samples with their spans in colors. Tables of many steps: `query`.
+
+  conceptloader trace --run-log checkpoints --step 1200 --html step.html
+
+--audit compares the batch log of a run, the folder of its BatchRecorders, with what the order of each launch and the
+data give: samples, datasets and checksums of the tokens of each micro batch. If they differ, it names the first step,
+micro batch and rank, with exit code 1. With --planned, or without a run log, it compares them with what the
+configuration gives.
+
+  conceptloader trace --audit record --run-log checkpoints
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", help=CONFIG, nargs="?")
+    add_run_arguments(parser)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--step", type=not_negative, metavar="N", help="all samples of this step")
+    what.add_argument("--sample", type=not_negative, metavar="N", help="one sample, by the trainer's index")
+    what.add_argument("--steps", type=steps, metavar="A:B", help="with --html: steps A to B - 1")
+    what.add_argument("--checkpoint", metavar="DIR", help="the order that this checkpoint holds, and its position")
+    what.add_argument("--audit", metavar="DIR", help="the first step that differs from this batch log")
+    parser.add_argument("--html", metavar="FILE", help="write a page with the samples instead")
+    parser.add_argument("--rank", type=not_negative, metavar="N", help="only this data-parallel rank")
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    if arguments.audit is not None:
+        refuse_all_but("--audit", arguments, "config", "run_log", "planned")
+        return _audit(arguments, output)
+    if arguments.checkpoint is not None:
+        refuse_all_but("--checkpoint", arguments, "config")
+        show_checkpoint(arguments, output)
+    else:
+        _show_samples(arguments, output)
+    return 0
+
+
+def _audit(arguments: argparse.Namespace, output: Output) -> int:
+    report = audit(open_run(arguments), read_record(arguments.audit))
+    first, stop = report.steps
+    lines = [
+        f"{report.samples:,} samples of steps {first} to {stop - 1}, "
+        f"in {report.launches} launch{'es' * (report.launches != 1)}; "
+        f"{report.repeated:,} of them were trained again after a restart"
+    ]
+    if report.incomplete:
+        lines.append(f"step {report.incomplete[0]} is incomplete: the run ended in it, or is still running")
+    difference = report.difference
+    lines.append("as configured" if difference is None else f"the first difference is in {difference}")
+    output.result(report.to_dict(), lines)
+    return 0 if difference is None else 1
+
+
+def _show_samples(arguments: argparse.Namespace, output: Output) -> None:
+    if arguments.html is not None:
+        refuse_beside("--html", arguments, "rank")
+        from conceptloader.cli import page
+
+        page.save_run(open_run(arguments), arguments, output)
+        return
+    if arguments.steps is not None:
+        fix = 'add --html FILE, or ask for a table: conceptloader query "from parts" --steps A:B'
+        raise ConfigError("--steps", "no --html", "the file of the page", fix)
+    asked = open_run(arguments)
+    if arguments.step is None:
+        first, stop, era = arguments.sample, 0, asked.at(arguments.sample)
+    else:
+        (first, stop), era = asked.steps.range_of(arguments.step), asked.at_step(arguments.step)
+    weights = era.segments_in(first, stop)
+    found = trace_step(asked, arguments.step) if arguments.sample is None else [trace_sample(asked, arguments.sample)]
+    if arguments.rank is not None:
+        found = [one for one in found if any(place.dp_rank == arguments.rank for place in one.places)]
+        if not found:
+            raise ConfigError("--rank", f"{arguments.rank}", "a rank with some of these samples", "check --dp-size")
+    value = {"weights": [*map(_weights, weights)], "samples": [one.to_dict() for one in found]}
+    shown = weights if arguments.sample is None else []
+    output.result(value, [*map(weights_line, shown), *(line for one in found for line in sample_lines(one))])
+
+
+def _weights(one: Segment) -> dict[str, Any]:
+    return {"at": one.at, "weights": one.shares, "why": one.why, "losses": dict(one.losses)}

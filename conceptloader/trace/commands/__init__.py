@@ -1,1 +1,0 @@
-"""Commands that ask about runs: trace, locate, query."""

@@ -16,7 +16,7 @@ from conceptloader.run.training import TrainingRun
 from conceptloader.storage import reads
 
 NEEDS = "observers", "which measures no steps"
-logger = logging.getLogger(__package__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,11 +3,14 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import conceptloader as cl
 from conceptloader.integrations.nanotron_lm.state import NAME, State
+from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.state import OrderState, sealed
+from conceptloader.trace.record import BatchRecorder
 
 Parsed = Callable[[dict[str, Any]], Any]
 
@@ -56,7 +59,17 @@ class States:
         found = {name: [json.dumps(state).encode()] for name, state in states.items()}
         for name in ("loader_state", "megatron_state"):
             found[name].append(json.dumps(plain).encode())
-        return found
+        return found | {name: [data] for name, data in self._kept().items()}
+
+    def _kept(self) -> dict[str, bytes]:
+        """What a run leaves next to its checkpoints, and its order spec."""
+        with TemporaryDirectory() as folder, self.loader() as loader:
+            loader.log_start(folder, 0)
+            log = RunLog(folder)
+            recorder = BatchRecorder(folder, 0, 0, log.starts[-1])
+            recorder.close()
+            kept = {"run_log": log.path.read_bytes(), "record": recorder.path.read_bytes()}
+        return kept | {"order_spec": json.dumps(self._blend.spec.to_dict()).encode()}
 
     def targets(self) -> dict[str, Callable[[Path, bytes], Any]]:
         return {

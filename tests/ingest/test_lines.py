@@ -93,7 +93,7 @@ def test_what_little_input_expands_to_is_never_held_at_once(
             if line.endswith(b"\n"):
                 assert sum(len(lines) for lines, _ in blocks) == 200 << 10
             else:
-                with raises(InputError, "line 1", "more than 1048576 bytes", fix="--max-line-bytes"):
+                with raises(InputError, "line 1", "more than 1048576 bytes", fix="split the document"):
                     list(blocks)
             peak = tracemalloc.get_traced_memory()[1]
         finally:

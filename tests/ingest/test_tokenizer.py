@@ -58,7 +58,7 @@ def test_places_by_sizes_are_those_of_the_package(texts: list[str], kind: int) -
     assert found[0].values.tolist() == wanted[0].values.tolist()
     assert found[1].tolist() == wanted[1].tolist()
     swallows = kind == 2 and any(" <g>" in text or "<g> " in text for text in texts)
-    assert swallows or all(quick._place(*_parts(quick, text)) for text in texts if text)
+    assert swallows or all(quick.place(*_parts(quick, text)) for text in texts if text)
 
 
 def _parts(tokenizer: FileTokenizer, text: str) -> tuple[Any, str, Any]:

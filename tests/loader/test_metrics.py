@@ -42,7 +42,7 @@ def seen() -> Iterator[list[cl.metrics.StepMetrics]]:
     end = cl.metrics.on_step(found.append)
     yield found
     end()
-    assert not cl.metrics.steps.callbacks
+    assert not cl.metrics.callbacks
 
 
 def make(config: Any, **options: Any) -> cl.Loader:

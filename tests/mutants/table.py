@@ -1,5 +1,6 @@
 """Which tests concern which module: the near ones first; a mutant that survives these meets the wide ones too."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 MODULES = [
@@ -126,7 +127,7 @@ ELSEWHERE = {
 }
 _WIDE = {
     "kernels": "oracle order batch packing corruption/test_engine.py loader faults remote",
-    "order": "oracle order schedule config loader testing trace",
+    "order": "oracle order config loader testing trace",
     "loader/batch": "oracle batch corruption/test_engine.py loader faults concurrency/test_readers.py remote",
     "loader/metrics": "loader mixing trainers entries",
     "run/mixing": "mixing run trainers entries",
@@ -143,11 +144,15 @@ _WIDE = {
 def near_and_wide(path: str) -> tuple[list[str], list[str]]:
     """(near, wide) tests of a module."""
     name = path.removeprefix("conceptloader/").removesuffix(".py")
-    wide = [f"tests/{test}" for test in _WIDE[name.split("/")[0]].split()]
-    found = max((key for key in ELSEWHERE if f"{name}/".startswith(f"{key}/")), key=len, default=None)
-    if found is not None:
+    wide = [f"tests/{test}" for test in _WIDE[_longest(name, _WIDE)].split()]
+    if found := _longest(name, ELSEWHERE):
         return [f"tests/{test}" for test in ELSEWHERE[found].split()], wide
-    folder, words = name.split("/")[0], Path(name).name.split("_")
-    named, others = NEAR[folder]
+    room, words = _longest(name, NEAR), Path(name).name.split("_")
+    named, others = NEAR[room]
     stems = next((named[word] for word in words if word in named), others)
-    return [f"tests/{folder}/test_{stem}.py" for stem in stems.split()], wide
+    return [f"tests/{Path(room).name}/test_{stem}.py" for stem in stems.split()], wide
+
+
+def _longest(name: str, table: Iterable[str]) -> str:
+    """The module, or the innermost folder, that the table has."""
+    return max((key for key in table if f"{name}/".startswith(f"{key}/")), key=len, default="")

@@ -19,12 +19,12 @@ import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read import concepts
+from conceptloader.format.read import index as ix
 from conceptloader.format.read.index import open_index
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, locate_concept, locate_where
-from conceptloader.trace.index import build as write
+from conceptloader.trace import index as write
 from conceptloader.trace.index import build_index
-from conceptloader.trace.index import reader as ix
 from tests.corpora.small import written
 from tests.raises import raises
 

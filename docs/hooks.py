@@ -3,7 +3,6 @@
 import ast
 import posixpath
 import re
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ CHAPTERS: dict[str, tuple[str, str, dict[str, str]]] = {
     "configuration": (
         "Configurations and mixtures",
         "The [configuration](../configuration.md) in Python, and mixtures whose weights change with the losses.",
-        {"": "load_config Config open_blend Blend Mixture Phase", "mixing": "Controller ODM DoReMi"},
+        {"": "load_config Config open_blend Blend Mixture Segment", "mixing": "Controller ODM DoReMi"},
     ),
     "datasets": (
         "Datasets",
@@ -96,11 +95,11 @@ LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<target>\.\./[^)]*)\)")
 def homes(module: str) -> dict[str, str]:
     """The public names of a module of the package, "" for its own, and where each of them is defined."""
     if not module:
-        own = conceptloader._PUBLIC
-        return {name: f"conceptloader.{own[name]}" for name in own if own[name] not in conceptloader._MODULES}
+        own, modules = conceptloader._PUBLIC, conceptloader._MODULES
+        return {name: f"conceptloader.{own[name]}" for name in own if name not in modules and own[name] not in modules}
     if module.startswith("integrations."):
         return adapter(module)
-    found: Any = import_module(f"conceptloader.{module}")
+    found: Any = getattr(conceptloader, module)
     return {name: getattr(found, name).__module__ for name in found.__all__}
 
 

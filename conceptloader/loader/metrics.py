@@ -15,6 +15,7 @@ from conceptloader.run.observer import OBSERVERS, Track
 from conceptloader.run.training import TrainingRun
 from conceptloader.storage import reads
 
+__all__ = ["StepMetrics", "on_step"]
 NEEDS = "observers", "which measures no steps"
 logger = logging.getLogger(__name__)
 

@@ -136,7 +136,8 @@ def chapter(name: str) -> str:
         short = path.rpartition(".")[2]
         page += [f"## `{short}` {{#{short}}}", ""]
         if module:
-            summary = (ast.get_docstring(ast.parse(source(path))) or "").partition("\n\n")[0]
+            home = f"conceptloader.{conceptloader._MODULES.get(module, module)}"
+            summary = (ast.get_docstring(ast.parse(source(home))) or "").partition("\n\n")[0]
             page += [f"`{path}`", "", summary, ""]
         for one in names(name, module):
             page += [f"::: {found[one]}.{one}", *([f"    options: {OPTIONS[one]}"] if one in OPTIONS else []), ""]

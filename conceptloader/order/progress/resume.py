@@ -189,7 +189,7 @@ def splice(saved: OrderSpec, current: OrderSpec, stage: int, consumed: int, live
             ahead.append(replace(active, at=stage))
     ahead = [replace(one, weights={keys[name]: weight for name, weight in one.weights.items()}) for one in ahead]
     kept = {*drawn, *(name for one in past for name in one.weights)}
-    moved = [one for one in ahead if one.drawn is not None and (one.at > consumed or one.at == stage != saved.base)]
+    moved = [one for one in ahead if one.drawn is not None and (one.at >= consumed or one.at == stage != saved.base)]
     moved.sort(key=lambda one: one.at)
     spec = replace(
         current,

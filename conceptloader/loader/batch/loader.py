@@ -348,9 +348,10 @@ class BaseLoader(Shown, Generic[B]):
         return self.state_dict_at(self.consumed_samples)
 
     def state_dict_at(self, consumed_samples: int) -> dict[str, str]:
-        """The state after `consumed_samples` samples over all ranks, as state_dict would give it there.
+        """The state after `consumed_samples` samples over all ranks.
 
-        For trainers that prefetch: save what they have trained, not what was yielded.
+        As state_dict would give it there, with all weights that were set since and begin later. For trainers that
+        prefetch: save what they have trained, not what was yielded.
 
         Raises:
             ConfigError: past the end, and for a position off the micro-batch boundaries, which are micro_batch_size *

@@ -304,7 +304,7 @@ def test_metrics_in_its_log(tmp_path: Path, data: dict[str, Path], dataset: dict
     settings = {"seed": 42, "seq_len": support.SEQ_LEN, **{k: v for k, v in dataset.items() if k != "type"}}
     batch = 4 * layout.dp
     plain = cl.make_dataloader(
-        settings, micro_batch_size=2, global_batch_size=batch, dp_size=layout.dp, scheme="contiguous"
+        settings, micro_batch_size=2, global_batch_size=batch, dp_rank=0, dp_size=layout.dp, scheme="contiguous"
     )
     order, batches = plain.blend.order, iter(plain)
     for step, line in found:

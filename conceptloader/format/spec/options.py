@@ -40,9 +40,7 @@ class TrackOptions:
         if problem:
             raise ConfigError("tracks", f"the name {name!r}", problem, "pass another NAME for the track (--track)")
         if self.encoding not in ENCODINGS:
-            raise ConfigError(
-                f"tracks: {name}: encoding", repr(self.encoding), f"one of {ENCODINGS}", "omit encoding (--encoding)"
-            )
+            raise ConfigError(f"tracks: {name}: encoding", repr(self.encoding), f"one of {ENCODINGS}", "omit encoding")
         if self.vocabulary is not None:
             if self.codec != "concepts":
                 raise ConfigError(
@@ -115,13 +113,18 @@ class BuildOptions:
                 f"pass at most {fmt.MAX_TRACKS} tracks",
             )
         if self.token_type not in (None, *fmt.WRITTEN_TOKENS):
-            raise ConfigError("token_type", repr(self.token_type), "u2 or u4", "pass --token-dtype uint16 or uint32")
+            raise ConfigError(
+                "token_type",
+                repr(self.token_type),
+                "u2 or u4",
+                'pass token_type="u2" (uint16) or "u4" (uint32), or omit it',
+            )
         if self.tokenizer and self.tokenizer.vocab_size > 1 << 8 * np.dtype(self.written_type).itemsize:
             raise ConfigError(
                 "token_type",
                 repr(self.token_type),
                 f"a type that holds the vocabulary of {self.tokenizer.vocab_size} tokens",
-                "pass --token-dtype uint32",
+                'pass token_type="u4" (uint32), or omit it',
             )
         if not 1 <= self.block_tokens <= 1 << 20:
             raise ConfigError(

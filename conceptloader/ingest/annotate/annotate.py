@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from tempfile import TemporaryDirectory
 
 from conceptloader.base.terminal import counted
 from conceptloader.errors import ConfigError, InputError, ReadError
@@ -26,7 +25,6 @@ from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.annotate.place import Placer
 from conceptloader.ingest.annotate.rows import OnBad, Rows
 from conceptloader.ingest.annotate.write import KINDS, NewTrack, write_tracks
-from conceptloader.ingest.build.unaligned import Losses
 from conceptloader.ingest.database import database
 from conceptloader.ingest.records.detect import labels_of
 from conceptloader.ingest.records.inputs import Source, find_sources
@@ -125,24 +123,6 @@ def annotate(
         write_manifest(manifest, working)
     warn_of_roots(manifest, os.path.abspath(out))
     return manifest
-
-
-def try_annotations(
-    ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, rows: float, on_bad: OnBad
-) -> Losses:
-    """Place the first `rows` of `sources` as `annotate` would, and write nothing. Returns: what got no token."""
-    with (
-        TemporaryDirectory() as working,
-        database(working, f"{options.sort_bytes}B", partial(_unsorted, working)) as opened,
-    ):
-        options = _with_labels(options, sources)
-        first = Rows(sources, options, on_bad, rows)
-        annotations = Annotations(opened, working, first.tables(), ds, sources)
-        _check_found(annotations.count, sources, first.unseen)
-        placer = Placer(ds, sources, options, annotations)
-        for _ in placer.place(annotations.join()):
-            pass
-    return placer.losses
 
 
 def _with_labels(options: AnnotateOptions, sources: Sequence[Source]) -> AnnotateOptions:

@@ -1,6 +1,5 @@
 """The rows of files of annotations, as tables with a row for each annotation: their spans are parsed as a build's."""
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
@@ -30,7 +29,7 @@ _ODD = BadRow, ValueError, TypeError, OverflowError, NotImplementedError  # what
 
 
 class Rows:
-    """The annotations of files, or of the first rows of each.
+    """The annotations of files.
 
     Columns: document or id (the other one is null), start, stop, source, row (its number in the file), part (of the
     row), record, and own (the text that the span says it has).
@@ -42,11 +41,9 @@ class Rows:
     bad: how many rows were skipped. unseen: of the columns that were named, those that no row has had.
     """
 
-    def __init__(
-        self, sources: Sequence[Source], options: AnnotateOptions, on_bad: OnBad | None, first: float = math.inf
-    ) -> None:
+    def __init__(self, sources: Sequence[Source], options: AnnotateOptions, on_bad: OnBad | None) -> None:
         track, theirs = options.check(), options.columns
-        self._sources, self._options, self._on_bad, self._first = sources, options, on_bad, first
+        self._sources, self._options, self._on_bad = sources, options, on_bad
         self._codec: Any = get_codec(track.codec, track.parameters, f"track {options.track!r}")
         self._dtype = getattr(self._codec, "dtype", None)  # a number may stand for a record of one
         self._concepts = Concepts(track) if track.codec == "concepts" else None
@@ -93,25 +90,19 @@ class Rows:
             values = [self._theirs.get("value", "value"), self._spans] if self._concepts is None else []
             groups = len(source.row_groups)
             for table, first, _ in read_row_groups(source.path, 0, groups, None, self._ignored, values):
-                if first < self._first:
-                    table = table.slice(0, int(min(self._first - first, table.num_rows)))
-                    yield range(first, first + table.num_rows), table, []
+                yield range(first, first + table.num_rows), table, []
             return
-        left = self._first
         for numbers, lines, _ in read_blocks(source.path, source.compression, self._options.max_line_bytes):
             kept, rows, bad = list[int](), list[dict[str, Any]](), list[tuple[int, str]]()
             for row, line in zip(numbers, lines, strict=True):
-                if left <= 0 or (bad and self._on_bad is None):
+                if bad and self._on_bad is None:
                     break
-                left -= 1
                 try:
                     rows.append(read_record(line))
                     kept.append(row)
                 except ValueError as error:
                     bad.append((row, str(error)))
             yield kept, rows, bad
-            if left <= 0:
-                return
 
     def _parsed(self, numbers: Ints, rows: Any, bad: list[tuple[int, str]]) -> Iterator[Any]:
         """What some rows annotate, those of halves where one is wrong, until it is alone."""

@@ -38,13 +38,12 @@ class Trial:
         self.parts.append((part, times))
 
 
-def try_rows(job: ShardJob, options: BuildOptions, rows: float | None = None) -> Trial:
+def try_rows(job: ShardJob, options: BuildOptions) -> Trial:
     """Place the first block of rows of up to three inputs and rows of later places, in directories that are removed.
 
     Args:
         job: What a worker would be given; of its directory and shard nothing is read or written.
         options: Of the build.
-        rows: Place about so many of the first rows of all inputs instead.
 
     Returns:
         What was placed, lost and, if the job skips bad records, skipped.
@@ -54,26 +53,20 @@ def try_rows(job: ShardJob, options: BuildOptions, rows: float | None = None) ->
         InputError: A file cannot, or most of the first documents have what the job asks for.
     """
     last = len(job.sources) - 1
-    numbers = sorted({0, (last + 1) // 2, last}) if rows is None else [*range(last + 1)]
     trial, doubled = Trial(), Doubled(job.asked)
-    for number in numbers:
+    for number in sorted({0, (last + 1) // 2, last}):
         piece = whole(job.sources, number)
         with TemporaryDirectory() as directory:
             build = create_writer(directory, options)
             place = partial(_place, job, build, doubled)
             first, begun = Trial(), 0
             for block, (some, consumed) in enumerate(read_piece(job, build, piece)):
-                if rows is None and block and (consumed or block == _BLOCKS):
+                if block and (consumed or block == _BLOCKS):
                     break  # what was decompressed for the first block is at an end
                 begun = max(some.numbers, default=0) + 1  # blank lines have none
                 place(some, consumed, first)
-                tried = sum(part.done.documents + len(part.done.bad) for part in (trial, first))
-                if rows is not None and tried >= rows:
-                    trial.add(first, 1)
-                    doubled.check()
-                    return trial
             left = piece_bytes(job.sources[number], piece) - first.done.bytes
-            later = _later(job.sources[number], number, first.done.bytes) if rows is None else {}
+            later = _later(job.sources[number], number, first.done.bytes)
             parts = [(_try_place(job, place, build, there, begun), count) for there, count in later.items()]
             parts = [(part, count) for part, count in parts if part.done.bytes]
             # Without later places, the first block stands for the whole input.

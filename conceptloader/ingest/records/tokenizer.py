@@ -243,14 +243,11 @@ def _cuts_bytes(definition: bytes) -> bool:
     return changes_text(definition) is None and "ByteLevel" in kinds and model["type"] == "BPE" and not any(odd)
 
 
-def load_tokenizer(
-    source: str, eos: str | int | None = None, *, ends: bool = True, compared: bool = False
-) -> TextTokenizer:
+def load_tokenizer(source: str, eos: str | int | None = None, *, ends: bool = True) -> TextTokenizer:
     """`bytes`, a tokenizer.json, a folder as transformers saves it, or `hub:OWNER/NAME` (see `fetched`).
 
     eos: name or id of the token that ends a document. By default what the folder's configuration names, then the one
     of the usual names that the vocabulary has, else None. ends: whether the vocabulary must be clear about that token.
-    compared: that a folder was compared with transformers before, which takes seconds.
 
     Raises: ConfigError if there is no such tokenizer or eos, InputError if its files are corrupt or say something else
     to transformers, ReadError.
@@ -283,8 +280,7 @@ def load_tokenizer(
     if folder is not None:
         folder.check(definition)
         folder.complete(found.template)
-        if not compared:
-            folder.compare(definition)
+        folder.compare(definition)
     elif os.path.basename(path) == "tokenizer.json":
         try:
             TokenizerFolder(os.path.dirname(path)).check(definition)

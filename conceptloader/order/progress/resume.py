@@ -143,7 +143,9 @@ def resume(
                     f"{difference.current}",
                     f"{difference.saved}, as saved: weights were set live since, and how often each dataset "
                     f"was drawn before sample {counted[-1]} is counted with the saved value",
-                    f"put {difference.key}: {difference.saved} back, or make the change a new stage, from here on",
+                    f"put {difference.key}: {difference.saved} back"
+                    + ", or make the change a new stage, from here on"
+                    * (difference.key not in ("order", "seed", "block")),
                 )
             logger.warning("resuming with a changed past, as allowed: %s", difference)
         else:

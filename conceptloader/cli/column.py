@@ -10,10 +10,10 @@ from conceptloader.columns.from_files import add_column
 from conceptloader.errors import ConfigError
 
 DESCRIPTION = """\
-Add a column to a finished dataset, in place: an item of fixed size for each token, such as a teacher's top-k ids. FILE
+Add a column to a finished dataset: an item of fixed size for each token, such as a teacher's top-k ids. FILE
 is a .npy with an item for each token, in the order of the dataset.
 
-  conceptloader column data/web codes codes.npy --in-place
+  conceptloader column data/web codes codes.npy
   conceptloader column data/web teacher_ids --finish
   conceptloader column data/web teacher_ids --remove
 
@@ -31,26 +31,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("file", nargs="?", metavar="FILE", help="a .npy")
     add("--finish", action="store_true", help="finish a column that column_writer wrote")
     add("--remove", action="store_true", help="remove the column, or what was written of one")
-    add("--in-place", action="store_true", help="refer to the .npy instead of copying it")
     add("--partial", action="store_true", help="with --finish: tokens may lack a value")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
     path, name = arguments.dataset, arguments.name
     if arguments.remove:
-        refuse_beside("--remove", arguments, "finish", "partial", "file", "in_place")
+        refuse_beside("--remove", arguments, "finish", "partial", "file")
         found = remove(path, name, arguments.root)
         output.result({"removed": found}, [f"{path}: column {name} is removed ({counted(len(found), 'file')})"])
         return
     if arguments.finish:
-        refuse_beside("--finish", arguments, "file", "in_place")
+        refuse_beside("--finish", arguments, "file")
         column = finish(path, name, arguments.partial, arguments.root)
     elif arguments.file is None:
         expected = "a file with values, --finish or --remove"
         raise ConfigError("column", "no FILE", expected, "pass FILE, --finish or --remove")
     else:
         refuse_beside("FILE", arguments, "partial")
-        column = add_column(path, name, arguments.file, arguments.in_place, arguments.root)
+        column = add_column(path, name, arguments.file, arguments.root)
     missing = column.holes.tokens if column.holes else 0
     value = {
         "path": path, "column": name, "dtype": column.dtype, "shape": list(column.shape), "bytes": column.files.bytes,

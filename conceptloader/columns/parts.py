@@ -1,8 +1,8 @@
-"""A column that is being written: a folder in the dataset's directory, with files of values that are only appended to.
+"""A column that is being written: a folder in the dataset's directory, with files of values.
 
-Such a file is items in the order in which they were written, then a record for each run of tokens. It gets its
-name when it is whole and on the disk; so a writer that is killed loses what it wrote since, and nothing else. Of values
-of one token those in the file that sorts last hold, and in a file the last ones.
+A file holds a table of runs of tokens, ascending, then their items. It gets its name when it is whole and on the disk;
+so a writer that is killed loses what it wrote since its last flush, and nothing else. Of values of one token those in
+the file that sorts last hold.
 """
 
 import os
@@ -10,14 +10,14 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.errors import ConfigError, FormatError
+from conceptloader.format.read.bulk import ragged
 from conceptloader.format.read.concepts import Coverage, united
 from conceptloader.format.spec.columnfile import ColumnFile, column_file, parse_column
 from conceptloader.format.spec.columns import Ints
@@ -26,10 +26,8 @@ from conceptloader.format.spec.manifest import Manifest
 from conceptloader.storage.durable import Spool, make_directories, require_own, sync_directory, write_file
 from conceptloader.storage.reads import named, opened, read_at
 
-RECORD = np.dtype([("start", "<u8"), ("stop", "<u8"), ("hash", "<u8")])
-"""Tokens [start, stop) of the dataset's files, XXH3-64 of their items."""
-_TAIL = np.dtype([("records", "<u8"), ("hash", "<u8")])  # how many, and XXH3-64 of these
-_FLUSH_BYTES, _FLUSH_S = 1 << 28, 30.0
+_TOP = 24  # bytes: the number of runs, XXH3-64 of their table (first token and end, <i8 each) and of the items
+_FLUSH_BYTES, _FLUSH_S = 1 << 27, 30.0
 _FLUSH_SHARE = 50  # of the time since the start a kill may lose a 50th, so that a long run leaves few files
 _HEAD = "column.json"  # as NAME.column.json, without files
 _NAME = re.compile(r"[0-9]{6}-[0-9]{6}-[0-9]{6}-[0-9a-f]{8}\.values")
@@ -39,6 +37,49 @@ def taken(directory: str, name: str) -> ConfigError:
     """The error for a column that is there already."""
     fix = f"pass another NAME, or remove it: conceptloader column {directory} {name} --remove"
     return ConfigError(os.path.join(directory, column_file(name)), "a column", "a name that no column has", fix)
+
+
+class Part:
+    """A file of values. start, stop: int64 [n], its runs of tokens. Raises: FormatError if it is corrupt, ReadError."""
+
+    def __init__(self, path: str, itemsize: int) -> None:
+        self.path, self._itemsize, self._running = path, itemsize, xxhash.xxh3_64()
+        with opened(path) as descriptor:
+            runs, table, self._hash = np.frombuffer(read_at(descriptor, 0, _TOP, path), "<u8").tolist()
+            size, self._at = os.fstat(descriptor).st_size, _TOP + 16 * runs
+            data = read_at(descriptor, _TOP, 16 * runs, path) if self._at <= size else b""
+        self.start, self.stop = np.frombuffer(data, "<i8").reshape(-1, 2).T.copy()
+        self._before = Coverage(self.start, self.stop)
+        items = int((self.stop - self.start).sum())
+        self._require(xxhash.xxh3_64_intdigest(data) == table and size == self._at + items * itemsize)
+
+    def items(self, low: int, high: int) -> tuple[Ints, NDArray[Any]]:
+        """(tokens, their items) of tokens [low, high). To be asked for ascending ranges, and then `check`ed."""
+        first, last = np.searchsorted(self.stop, low, side="right"), np.searchsorted(self.start, high)
+        start, stop = np.maximum(self.start[first:last], low), np.minimum(self.stop[first:last], high)
+        tokens, data = ragged(start, stop - start), b""
+        if len(tokens):
+            at = self._at + int(self._before(start[:1])[0]) * self._itemsize
+            with opened(self.path) as descriptor:
+                data = read_at(descriptor, at, len(tokens) * self._itemsize, self.path)
+            self._running.update(data)
+        return tokens, np.frombuffer(data, f"V{self._itemsize}")
+
+    def check(self) -> None:
+        """Whether all items were as they were written."""
+        self._require(self._running.intdigest() == self._hash)
+
+    def _require(self, sound: bool) -> None:
+        if not sound:
+            fix = f"run `rm {self.path}`, and write again the batches of which has(batch) is False"
+            found = "other values than were written: it is corrupt"
+            raise FormatError(self.path, found, "the file as it was written", fix)
+
+
+def covered(parts: list[Part]) -> Coverage:
+    """Tokens that have values in any of these."""
+    start, stop = np.concatenate([np.zeros((2, 0), np.int64), *([part.start, part.stop] for part in parts)], 1)
+    return Coverage(*united(np.zeros_like(start), start, stop)[1:])
 
 
 class Parts:
@@ -74,127 +115,67 @@ class Parts:
                 raise ConfigError(f"{self.path}: {key}", theirs, f"{ours}, as this writer is to write", fix)
         return found
 
-    def files(self) -> list[str]:
-        """Those with values, in the order in which they were written."""
+    def names(self) -> list[str]:
+        """Of the files of values, in the order in which they were written."""
         with named(self.path, "looked at"):
             return sorted(filter(_NAME.fullmatch, os.listdir(self.path)))
 
-    def records(self, file: str, itemsize: int) -> NDArray[Any]:
-        """RECORD [n] of a file. Raises: FormatError if it is corrupt."""
-        path = os.path.join(self.path, file)
-        require_own(self.directory, path)
-        with opened(path) as descriptor:
-            size = os.fstat(descriptor).st_size
-            tail = np.frombuffer(read_at(descriptor, max(size - _TAIL.itemsize, 0), _TAIL.itemsize, path), _TAIL)[0]
-            length = int(tail["records"]) * RECORD.itemsize
-            at = size - _TAIL.itemsize - length
-            data = read_at(descriptor, at, length, path) if at >= 0 else b""
-        found = np.frombuffer(data, RECORD)
-        items = int((found["stop"] - found["start"]).sum())
-        if at != items * itemsize or xxhash.xxh3_64_intdigest(data) != tail["hash"]:
-            raise self.corrupt(file)
-        return found
+    def read(self, itemsize: int) -> list[Part]:
+        """These files."""
+        paths = [os.path.join(self.path, name) for name in self.names()]
+        for path in paths:
+            require_own(self.directory, path)
+        return [Part(path, itemsize) for path in paths]
 
     def remove(self) -> None:
         """All of it."""
         with named(self.path, "removed"):
             shutil.rmtree(self.path)
 
-    def corrupt(self, file: str) -> FormatError:
-        """The error for a file that is not as it was written."""
-        path = os.path.join(self.path, file)
-        fix = f"run `rm {path}`, and write again the batches of which has(batch) is False"
-        return FormatError(path, "other values than were written: it is corrupt", "the file as it was written", fix)
-
 
 class PartWriter:
-    """Appends to files of the folder, of which one is open. covered: the tokens that have values, in all of them."""
+    """Keeps values in memory, and writes a file of them now and then. known: tokens of which the disk has values."""
 
     def __init__(self, parts: Parts, itemsize: int, rank: int) -> None:
-        self._parts, self._itemsize = parts, itemsize
+        self._parts, self._itemsize, self._number, self._size = parts, itemsize, 0, 0
         # After all files that are there, and of ranks in the same order in all columns: of tokens that two ranks have
         # written, ids and their probabilities are of one of them.
-        session = 1 + max((int(file[:6]) for file in parts.files()), default=0)
-        self._name, self._number = f"{session:06}-{rank:06}", 0
+        session = 1 + max((int(name[:6]) for name in parts.names()), default=0)
+        self._name = f"{session:06}-{rank:06}"
         self._begun = self._flushed = time.monotonic()
-        self._spool: Spool | None = None
-        self._records: list[tuple[int, int, int]] = []
-        self.covered = self._on_disk()
+        self._tokens, self._items = list[Ints](), list[NDArray[Any]]()
+        self._files = parts.read(itemsize)
+        self.known = covered(self._files)
 
-    def append(self, pieces: Iterable[tuple[int, int, memoryview]]) -> None:
-        """Write the items of tokens [start, stop), and put on the disk what is there long enough."""
-        done = len(self._records)
-        try:
-            for start, stop, data in pieces:
-                if self._spool is None:
-                    name = f"{self._name}-{self._number:06}-{secrets.token_hex(4)}.values"
-                    self._spool = Spool(os.path.join(self._parts.path, name))
-                self._spool.write(data)
-                self._records.append((start, stop, xxhash.xxh3_64_intdigest(data)))
-        except ReadError:
-            self._drop()
-            raise
-        self.covered.add(np.array(self._records[done:], RECORD))
-        now, size = time.monotonic(), 0 if self._spool is None else self._spool.size
-        if size >= _FLUSH_BYTES or now - self._flushed >= max(_FLUSH_S, (now - self._begun) / _FLUSH_SHARE):
+    def add(self, tokens: Ints, items: NDArray[Any]) -> None:
+        """Keep the items of tokens, and put on the disk what is there long enough."""
+        self._tokens.append(tokens)
+        self._items.append(items)
+        self._size += tokens.nbytes + items.nbytes
+        now = time.monotonic()
+        if self._size >= _FLUSH_BYTES or now - self._flushed >= max(_FLUSH_S, (now - self._begun) / _FLUSH_SHARE):
             self.flush()
 
     def flush(self) -> None:
-        """Give what was written its name: from now on it counts."""
+        """Write a file of what is kept, of a token the last item. If it cannot be written, what was kept is lost."""
         self._flushed = time.monotonic()
-        if self._spool is None:
+        if not self._size:
             return
-        records = np.array(self._records, RECORD).tobytes()
-        tail = np.array([(len(self._records), xxhash.xxh3_64_intdigest(records))], _TAIL)
-        try:
-            self._spool.write(records + tail.tobytes())
-            self._spool.commit()
-            with named(self._parts.path, "written"):
-                sync_directory(self._parts.path)
-        except ReadError:
-            self._drop()
-            raise
-        self._spool = None
-        self._records.clear()
+        tokens, data = np.concatenate(self._tokens), np.concatenate(self._items)
+        self._tokens, self._items, self._size = [], [], 0
+        order = np.argsort(tokens, kind="stable")
+        order = order[np.diff(tokens[order], append=-1) != 0]
+        tokens, data = tokens[order], data[order]
+        begins = np.flatnonzero(np.diff(tokens, prepend=-2) != 1)
+        runs = np.stack([tokens[begins], tokens[begins] + np.diff(begins, append=len(tokens))], 1).astype("<i8")
+        top = np.array([len(runs), xxhash.xxh3_64_intdigest(runs.data), xxhash.xxh3_64_intdigest(data.data)], "<u8")
+        path = os.path.join(self._parts.path, f"{self._name}-{self._number:06}-{secrets.token_hex(4)}.values")
+        with Spool(path) as spool:
+            for one in (top, runs, data.view("u1")):
+                spool.write(one)
+            spool.commit()
+        with named(self._parts.path, "written"):
+            sync_directory(self._parts.path)
         self._number += 1
-
-    def _drop(self) -> None:
-        """Forget what has no name: its file is removed."""
-        if self._spool is not None:
-            self._spool.discard()
-        self._spool = None
-        self._records.clear()
-        self.covered = self._on_disk()
-
-    def _on_disk(self) -> "Covered":
-        found = Covered()
-        for file in self._parts.files():
-            found.add(self._parts.records(file, self._itemsize))
-        return found
-
-
-class Covered:
-    """Tokens of a dataset that have values."""
-
-    def __init__(self) -> None:
-        self._parts = [(np.zeros(0, np.int64),) * 2]
-        self._before: Coverage | None = None
-
-    def add(self, records: NDArray[Any]) -> None:
-        """Those of RECORD [n]."""
-        self._parts.append((records["start"].astype(np.int64), records["stop"].astype(np.int64)))
-        self._before = None
-
-    @property
-    def intervals(self) -> tuple[Ints, Ints]:
-        """Disjoint, in order."""
-        if len(self._parts) > 1:
-            start, stop = map(np.concatenate, zip(*self._parts, strict=True))
-            self._parts = [united(np.zeros_like(start), start, stop)[1:]]
-        return self._parts[0]
-
-    def counts(self, start: Ints, stop: Ints) -> Ints:
-        """How many tokens of [start, stop) have values, int64 [n]."""
-        if self._before is None:
-            self._before = Coverage(*self.intervals)
-        return self._before(stop) - self._before(start)
+        self._files.append(Part(path, self._itemsize))
+        self.known = covered(self._files)

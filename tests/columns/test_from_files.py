@@ -10,7 +10,6 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.cli import main
-from conceptloader.columns.finish import remove
 from conceptloader.columns.from_files import add_column
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError
 from conceptloader.loader.batch.measure import drop_from_cache
@@ -52,24 +51,22 @@ def test_cold_reads(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert any(name.endswith("stream.bin") for name in dropped)
 
 
-@pytest.mark.parametrize("more", [[], ["--in-place"]])
-def test_an_array(path: str, tmp_path: Path, more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_array(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = saved(tmp_path, items())
-    assert main(["column", path, "t", file, "--json", *more]) == 0
+    assert main(["column", path, "t", file, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["dtype"], said["shape"], said["missing"]) == ("u4", [K], 0)
-    assert said["bytes"] == (os.path.getsize(file) if more else items().nbytes)
+    assert said["bytes"] == items().nbytes
     assert main(["inspect", path, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["bytes"]["t.column"] == said["bytes"]
     assert cl.verify(path, full=True) == []
-    assert len(list(Path(path).glob("*.t.column"))) == (0 if more else 3)
+    assert (stored(path, k=K) == items()).all()
     loader = cl.batches(config(path, outputs={"columns": {"t": "labels"}}), micro_batch_size=4)
     for batch in whole(loader):
         kept = batch["loss_mask"] > 0
         assert (batch["t"] == CORPUS.values(batch["labels"], K))[kept].all()
     assert main(["column", path, "t", "--remove"]) == 0
     assert not [one for one in os.listdir(path) if ".t." in one or "t.column" in one]
-    assert os.path.exists(file)
 
 
 def test_documents_in_any_order_by_id_or_number(path: str, tmp_path: Path) -> None:
@@ -88,9 +85,9 @@ def test_documents_in_any_order_by_id_or_number(path: str, tmp_path: Path) -> No
 
 
 def test_what_does_not_fit_is_named(path: str, tmp_path: Path) -> None:
-    def refused(kind: type[ConceptloaderError], where: object, found: object, file: str, **more: Any) -> None:
+    def refused(kind: type[ConceptloaderError], where: object, found: object, file: str) -> None:
         with raises(kind, where, found):
-            add_column(path, "t", file, **more)
+            add_column(path, "t", file)
         assert not os.path.exists(f"{path}/t.column.json")
 
     refused(ConfigError, "items.npy", f"{len(TOKENS) - 1:,} items", saved(tmp_path, items()[:-1]))
@@ -98,28 +95,11 @@ def test_what_does_not_fit_is_named(path: str, tmp_path: Path) -> None:
     refused(InputError, "items.npy", ">u4", saved(tmp_path, items(">u4")))
     nan = items("f4")
     nan[700, 2] = np.nan
-    for in_place in (False, True):
-        refused(ConfigError, "items.npy, token 700", "nan", saved(tmp_path, nan), in_place=in_place)
-        remove(path, "t") if not in_place else None
+    refused(ConfigError, "items.npy, token 700", "nan", saved(tmp_path, nan))
     whole_file = Path(saved(tmp_path, items())).read_bytes()
     for damaged in (whole_file[:-1], b"no array"):
         (tmp_path / "items.npy").write_bytes(damaged)
         refused(InputError, "items.npy", "no whole .npy", str(tmp_path / "items.npy"))
-
-
-def test_a_column_that_is_being_written_is_not_left_in_place(path: str, tmp_path: Path) -> None:
-    writer, batches = begun(path, shape=K)
-    writer.write(batches[0], values(batches[0], K))
-    writer.close()
-    with raises(ConfigError, "column t", "a column that is being written"):
-        add_column(path, "t", saved(tmp_path, items()), in_place=True)
-
-
-def test_an_array_elsewhere_has_to_be_allowed(path: str, tmp_path: Path, tmp_path_factory: Any) -> None:
-    far = saved(tmp_path_factory.mktemp("far"), items())
-    with raises(ConceptloaderError, "--in-place", "items.npy", fix="--root"):
-        add_column(path, "t", far, in_place=True)
-    add_column(path, "t", far, in_place=True, roots=[os.path.dirname(far)])
 
 
 def test_a_column_is_finished_and_removed_by_the_command(path: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,6 +113,6 @@ def test_a_column_is_finished_and_removed_by_the_command(path: str, capsys: pyte
     assert main(["column", path, "t", "--remove"]) == 0
     begun(path)
     assert main(["column", path, "t", "--remove"]) == 0
-    for words in (["--remove"], ["--finish"], [], ["--remove", "--finish"], ["--finish", "--in-place"]):
+    for words in (["--remove"], ["--finish"], [], ["--remove", "--finish"], ["codes.npy", "--finish"]):
         assert main(["column", path, "t", *words]) == 2, words
     assert sorted(os.listdir(path)) == sorted(os.listdir(Corpus.write(CORPUS, Path(path).parent / "new")))

@@ -29,28 +29,6 @@ def batch(path: str, samples: int = 2, **config: Any) -> dict[str, Any]:
         return next(iter(loader))
 
 
-def test_a_track_without_spans_has_room_for_one(tmp_path: Path) -> None:
-    found = batch(write(tmp_path / "ds", [(20, [])]), seq_len=4, tracks={"t": {}})
-    assert found["t_spans"].shape == (2, 1, 2)
-    assert found["t_ids"].shape == (2, 1, 1)
-    assert found["t_num_spans"].tolist() == [0, 0]
-    assert set(found["t_span_index"].flatten().tolist()) == {-1}
-
-
-def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "ds", [(20, [])], "position")
-    with raises(ConfigError, found="two arrays of a batch would be called position_ids"):
-        batch(path, seq_len=4, tracks={"position": {}})
-
-
-def test_padding_of_a_dataset_that_names_no_eos(tmp_path: Path) -> None:
-    path = write(tmp_path / "ds", [(3, []), (9, [])], mode="document")
-    found = batch(path, seq_len=5)
-    assert found["input_ids"].tolist() == [[1, 2, 3, 0, 0], [1, 2, 3, 4, 5]]
-    assert found["labels"].tolist() == [[2, 3, 0, 0, 0], [2, 3, 4, 5, 6]]
-    assert found["loss_mask"].tolist() == [[1, 1, 0, 0, 0], [1, 1, 1, 1, 1]]
-
-
 @pytest.mark.parametrize("layout", ["padded", "ragged"])
 def test_records_of_more_than_one_read(tmp_path: Path, layout: str) -> None:
     """Beside others that lie before and behind them."""

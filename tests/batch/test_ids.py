@@ -1,6 +1,5 @@
 """Ids that a dataset cannot have: they are refused, and where they are is said, in native and adopted datasets."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +80,6 @@ def test_a_token_outside_of_the_vocabulary(
         file.write_bytes(whole)
 
 
-def test_quarantine_leaves_the_damage_out(tmp_path: Path) -> None:
-    path = native(tmp_path / "ds", 300)
-    damage(path / "00001.stream.bin", 2 * 3, 300, "u2")
-    batches = reader(path, exclude=[{"dataset": "a", "tokens": [83, 84]}])
-    assert window(batches, 10)["loss_mask"].max() == 0
-
-
 @pytest.mark.parametrize(
     ("dtype", "vocab_size", "good", "bad"),
     [
@@ -151,21 +143,3 @@ def test_a_concept_outside_of_the_vocabulary(tmp_path: Path, encoding: str, layo
         spans.decode()
     with raises(FormatError, found="concept id 4294967295", expected="ids below 3"):
         spans.values  # noqa: B018
-
-
-def test_concepts_without_a_vocabulary_may_be_anything(tmp_path: Path) -> None:
-    spans = {"concepts": [(0, 20, [2**32 - 1, 0])]}
-    path = written(tmp_path / "ds", [(range(20), spans)], tracks={"concepts": {}})
-    batch = window(reader(path, concepts={"concepts": {}}), 0)
-    assert batch["concepts_ids"].tolist() == [[[2**32 - 1, 0]]]
-
-
-def test_the_loader_names_it_too(tmp_path: Path) -> None:
-    path = native(tmp_path / "ds", 300)
-    damage(path / "00000.stream.bin", 2 * 50, 65_535, "u2")
-    config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": str(path)}}}
-    config["loader"] = {"verify_files": False}
-    with pytest.raises(FormatError) as raised:
-        for _ in cl.make_dataloader(config, num_samples=19, micro_batch_size=4):
-            pass
-    assert re.search(r"sample \d+, dp_rank 0: .*00000\.stream\.bin: found id 65535 as token 50", str(raised.value))

@@ -19,9 +19,8 @@ from conceptloader.loader.batch.reader import MOST_PASSES, BatchReader
 from conceptloader.storage.handles import Handles
 from conceptloader.storage.remote.objects import RemoteObjects
 from conceptloader.testing import random_documents, write_dataset
-from tests.batch.cases import make_view, read
+from tests.batch.cases import make_view, read, small_view
 from tests.batch.compare import assert_same
-from tests.corpora.known import Recipe, build
 from tests.packing.packed import make_view as make_packs
 
 SEQ_LEN = 24
@@ -39,9 +38,7 @@ class Passes(Handles):
 
 
 def shards(path: Path, count: int) -> View:
-    build(path, Recipe(shards=[3] * count, longest=50), np.random.default_rng(1))
-    dataset = cl.open_dataset(path)
-    return make_view("x", dataset, 0, 0, (dataset.num_tokens - 1) // SEQ_LEN, SEQ_LEN)
+    return small_view(path, SEQ_LEN, count)[0]
 
 
 def layout_of(view: View, **outputs: Any) -> Any:

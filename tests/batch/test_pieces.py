@@ -1,17 +1,16 @@
 """Samples that are pieces of a dataset end to end, as those of a loader that is taken over."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-import conceptloader as cl
-from conceptloader.config import ConceptOptions, Outputs
+from conceptloader.config import Outputs
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.values import Spans
 from conceptloader.loader.batch.open import decide_layout
 from conceptloader.loader.batch.reader import BatchReader
-from tests.batch.cases import make_view
-from tests.batch.compare import assert_same
-from tests.corpora.known import Recipe, build
+from tests.batch.cases import make_view, small_view
 
 SIZE = 20
 OUTPUTS = Outputs(document_ids=True, cu_seqlens=True, position_ids="document")
@@ -19,14 +18,8 @@ OUTPUTS = Outputs(document_ids=True, cu_seqlens=True, position_ids="document")
 
 @pytest.fixture(params=["dense", "spans"])
 def reader(request, tmp_path):
-    views = []
-    for k in range(2):
-        path = tmp_path / str(k)
-        encodings = dict.fromkeys(("concepts", "topics"), request.param)
-        build(path, Recipe(shards=(6, 5, 7), encodings=encodings), np.random.default_rng(k))
-        views.append(make_view(str(k), cl.open_dataset(path), k, 0, 1, SIZE))
-    tracks = {name: ConceptOptions(overflow="truncate", max_spans=SIZE) for name in ("concepts", "topics")}
-    return BatchReader(None, views, decide_layout(views, SIZE, OUTPUTS, tracks))
+    (one, layout), (two, _) = (small_view(tmp_path / str(k), SIZE, 3 + k, request.param) for k in range(2))
+    return BatchReader(None, [one, replace(two, name="y", dataset_id=1)], layout)
 
 
 def pieces_of(dataset, rng):
@@ -101,16 +94,6 @@ def test_pieces_are_read_end_to_end(reader):
         assert batch["dataset_id"].tolist() == members.tolist()
 
 
-def test_windows_are_what_they_were_between_them(reader):
-    """A batch of pieces leaves nothing behind in what reads the next one."""
-    zeros = np.zeros(2, np.uint64)
-    picked, rng = (np.array([0, 1]), zeros), np.random.default_rng(0)
-    wanted = reader.read(zeros, picked=picked)
-    for _ in range(3):
-        reader.read(zeros, picked=picked, ranges=[pieces_of(view.dataset, rng) for view in reader.views])
-        assert_same(reader.read(zeros, picked=picked), wanted)
-
-
 @pytest.mark.parametrize(
     "pieces",
     [
@@ -129,8 +112,7 @@ def test_pieces_that_are_not_there_are_refused(reader, pieces):
 
 def test_a_sample_with_a_quarantined_range_is_left_out(tmp_path):
     """By where the range is in the dataset, whatever place it has in the sample."""
-    build(tmp_path / "a", Recipe(shards=(9,)), np.random.default_rng(0))
-    dataset = cl.open_dataset(tmp_path / "a")
+    dataset = small_view(tmp_path / "a", SIZE, 1)[0].dataset
     views = [make_view("a", dataset, 0, 0, 1, SIZE, quarantine=((50, 53),))]
     reader, samples = BatchReader(None, views, decide_layout(views, SIZE, OUTPUTS, {})), np.zeros(2, np.uint64)
     chosen = [[range(8), range(45, 51), range(60, 70)], [range(8), range(53, 70)]]

@@ -11,7 +11,6 @@ import torch
 import conceptloader as cl
 from conceptloader.errors import ConfigError
 from tests.corpora.small import written
-from tests.hostile.test_attacks import edit
 from tests.raises import raises
 
 TOKENIZER = cl.writing.Tokenizer(name="x", vocab_size=99, eos_id=0)
@@ -73,10 +72,6 @@ def test_padded_with_their_counts(tmp_path: Path, encoding: str) -> None:
         batch_of(path, tracks={}, outputs={"loss_weight": {"name": "v", "outside": 1}})
 
 
-def test_packed(tmp_path: Path) -> None:
-    check(batch_of(build(tmp_path / "ds", shards=1), order="shuffled", packing={}))
-
-
 def test_one_number_in_each_is_what_it_was(tmp_path: Path) -> None:
     path = build(tmp_path / "ds", [[1.5], [2.5]])
     assert cl.open_dataset(path).tracks["v"].max_items is None
@@ -96,24 +91,3 @@ def test_shards_and_datasets_are_counted_together(tmp_path: Path, vectors: list[
     both = {name: {"path": str(path), "weight": 1} for name, path in (("a", one), ("b", several))}
     batch = batch_of(one, datasets=both, order="shuffled")
     assert batch["v_values"].shape[2] == max(most, 1)
-
-
-def test_what_was_not_counted_is_when_it_is_joined(tmp_path: Path) -> None:
-    old, new = build(tmp_path / "old"), build(tmp_path / "new", [[1.0], []])
-    edit(old, "tracks", "v", "max_items", value=None)  # not counted
-    cl.concat([new, old], tmp_path / "joined")
-    assert cl.open_dataset(tmp_path / "joined").tracks["v"].max_items == 3
-    assert cl.verify(tmp_path / "joined", full=True) == []
-
-
-def test_annotated(tmp_path: Path) -> None:
-    """By rows of lists, over tokens that exist."""
-    (tmp_path / "in.jsonl").write_text("".join(f'{{"id": "{k}", "text": "abcdefgh"}}\n' for k in range(4)))
-    cl.build(tmp_path / "in.jsonl", tmp_path / "ds", tokenizer="bytes")
-    rows = "".join(f'{{"id": "{k}", "start": 0, "end": 4, "value": {vector}}}\n' for k, vector in enumerate(VECTORS))
-    (tmp_path / "rows.jsonl").write_text(rows)
-    options = cl.AnnotateOptions(track="v", codec="numpy", parameters={"dtype": "f4"}, span_unit="token")
-    cl.annotate(tmp_path / "ds", [tmp_path / "rows.jsonl"], tmp_path / "out", options)
-    assert cl.open_dataset(tmp_path / "out").tracks["v"].max_items == 3
-    assert cl.verify(tmp_path / "out", full=True) == []
-    assert batch_of(tmp_path / "out", 2)["v_counts"][0, :2].tolist() == [3, 0]

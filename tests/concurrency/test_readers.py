@@ -157,33 +157,6 @@ def test_a_child_that_collects_garbage_before_all_else_closes_its_files(data: Pa
     subprocess.run([sys.executable, "-c", _COLLECTS, str(data)], check=True, timeout=40)
 
 
-_FEW = """
-import resource, sys
-import numpy as np
-resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-import conceptloader as cl
-from conceptloader.loader.batch.open import open_reader
-reader = open_reader(cl.open_blend(cl.load_config({
-    "seq_len": 3, "datasets": {"a": {"path": sys.argv[1]}}, "tracks": {"concepts": {}},
-    "outputs": {"document_ids": True}})))
-total = 0
-for start in range(0, 1200, 50):
-    total += int(reader.read(np.arange(start, start + 50, dtype=np.uint64))["input_ids"].sum())
-print(total)
-"""
-
-
-def test_256_descriptors_for_1000_files(tmp_path: Path) -> None:
-    path = tmp_path / "ds"
-    write_dataset(path, random_documents(200, seed=3, mean_length=20), shards=200, encoding="spans")
-    assert len(list(path.iterdir())) > 1000
-    command = [sys.executable, "-c", _FEW, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 0, done.stderr
-    blend = cl.open_blend({"seq_len": 3, "datasets": {"a": {"path": str(path)}}})
-    assert int(done.stdout) == sum(sum(tokens_of(blend, sample)[:-1]) for sample in range(1200))
-
-
 @contextmanager
 def read_only(path: Path) -> Iterator[None]:
     """Nothing below `path` may be written; root is asked through the effective user id, which the kernel checks."""

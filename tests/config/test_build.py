@@ -7,7 +7,7 @@ import pytest
 import conceptloader as cl
 from conceptloader.config import build_mixture, load_config, open_blend
 from conceptloader.config.mask import ALWAYS
-from conceptloader.errors import ConfigError, ReadError, ResumeError
+from conceptloader.errors import ConfigError, ReadError
 from tests.corpora.blended import tokens_of
 from tests.corpora.small import written
 from tests.raises import raises
@@ -44,13 +44,6 @@ def load(corpora):
     return load
 
 
-def test_phases_begin_at_the_trainer_s_sample_after_a_skip_too(load):
-    order = open_blend(load(phases=[{"at": 12, "weights": {"web": 1}}], skip=[{"at": 10, "count": 8}])).order
-    assert [one.at for one in order.segments] == [0, 12]
-    assert order.counts(20)[1] - order.counts(12)[1] == 8
-    assert sum(order.counts(12)) == 20
-
-
 def test_spec_holds_no_paths_and_no_loader_options(load, corpora):
     spec = open_blend(load(loader={"num_threads": 7})).spec
     assert spec == open_blend(load()).spec
@@ -76,14 +69,6 @@ def test_nodes_with_copies_of_their_own_agree(corpora, tmp_path, monkeypatch):
     whole = [batch["sample_index"].tolist() for batch in itertools.islice(here, 6)]
     there.load_state_dict(here.state_dict_at(12))
     assert [batch["sample_index"].tolist() for batch in itertools.islice(there, 3)] == whole[3:]
-
-
-def test_max_epochs(load):
-    datasets = {"web": {"path": "web", "max_epochs": 2}}
-    order = build_mixture(load(datasets=datasets))
-    order.check_run(124)
-    with raises(ConfigError, "datasets.web.max_epochs"):
-        order.check_run(125)
 
 
 @pytest.mark.parametrize("cut", [0.2, 0.4, 0.6, 0.8])
@@ -164,11 +149,6 @@ def test_what_does_not_fit_is_refused(load, keys, text):
         open_blend(load(**keys))
 
 
-def test_mixed_tokenizers_can_be_allowed(load):
-    datasets = {"web": WEB, "other": {**WEB, "path": "other"}}
-    assert len(open_blend(load(datasets=datasets, allow_mixed_tokenizers=True)).views) == 2
-
-
 def test_a_concept_id_is_one_concept_in_all_datasets(tmp_path):
     names = {"a": ["cat", "dog"], "b": ["dog", "cat"], "more": ["cat", "dog", "emu"], "none": None}
     for name, vocabulary in names.items():
@@ -199,27 +179,6 @@ def test_given_datasets_must_be_those_of_the_configuration(load):
     datasets = open_blend(config).datasets
     with raises(ConfigError, found="['web'] open"):
         build_mixture(config, {"web": datasets["web"]})
-
-
-def test_resume_ahead_behind_and_at_another_length(load, caplog):
-    blend = open_blend(load())
-    saved = blend.spec.to_dict()
-    ahead = open_blend(load(phases=[{"at": 50, "weights": {"web": 1}}])).resume(saved, 50)
-    assert ahead.order.counts(50) == blend.order.counts(50)
-    assert ahead.order.counts(60)[1] == blend.order.counts(50)[1] + 10
-    with raises(ResumeError, found="seed: saved 1234, now 5"):
-        open_blend(load(seed=5)).resume(saved, 50)
-    assert open_blend(load(seed=5)).resume(saved, 50, allow_changed=["seed"]).spec.seed == 5
-
-    longer = open_blend(load(seq_len=32))
-    with raises(ResumeError, fix="on_seq_len_change: restart"):
-        longer.resume(saved, 50)
-    run = open_blend(load(seq_len=32, on_seq_len_change="restart")).resume(saved, 50)
-    assert run.order.names == ["code", "code@32", "web", "web@32"]
-    assert [view.dataset_id for view in run.views] == [0, 0, 1, 1]
-    assert {len(tokens_of(run, t)) for t in range(50)} == {17}
-    assert {len(tokens_of(run, t)) for t in range(50, 80)} == {33}
-    assert [tokens_of(run, t) for t in range(50)] == [tokens_of(blend, t) for t in range(50)]
 
 
 def test_a_dataset_that_left_is_known_but_not_read(load):

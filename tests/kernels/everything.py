@@ -9,9 +9,7 @@ import numpy as np
 
 import conceptloader as cl
 from conceptloader.loader.batch.open import open_reader
-from conceptloader.loader.batch.reader import BatchReader
-from conceptloader.testing import random_documents, write_dataset
-from tests.batch.cases import random_case
+from tests.batch.cases import configs
 
 
 def everything() -> str:
@@ -38,13 +36,8 @@ def everything() -> str:
             add(column)
         add(mixture.indices_of_windows(2, 0, np.arange(500)))
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(8):
+        for seed in range(4):
             (Path(folder) / str(seed)).mkdir()
-            case = random_case(Path(folder) / str(seed), seed)
-            reader, picked = BatchReader(None, case.views, case.layout), (case.datasets, case.windows)
-            add_batch(reader.read(case.samples, picked=picked))
-        write_dataset(f"{folder}/packed", random_documents(300, seed=1))
-        config: dict[str, Any] = {"seq_len": 64, "datasets": {"a": {"path": f"{folder}/packed"}}}
-        config |= {"packing": {"bins": 8}, "outputs": {"cu_seqlens": True}, "tracks": {"concepts": {}}}
-        add_batch(open_reader(cl.open_blend(config)).read(np.arange(64, dtype=np.uint64)))
+            for config in configs(Path(folder) / str(seed), seed):
+                add_batch(open_reader(cl.open_blend(config)).read(np.arange(64, dtype=np.uint64)))
     return digest.hexdigest()

@@ -3,19 +3,19 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from tests.corpora.known import Recipe, build
+from conceptloader.testing import random_documents, write_dataset
+from tests.corpora.small import written
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data")
-    rng = np.random.default_rng(3)
-    build(path / "a", Recipe(shards=(40, 30), encodings={"concepts": "spans"}), rng)
-    build(path / "b", Recipe(shards=(30,), encodings={"concepts": "dense"}), rng)
-    build(path / "pairs", Recipe(shards=(20, 9), encodings={}, mode="document", loss_field=True), rng)
+    write_dataset(path / "a", random_documents(70, seed=1, mean_length=30), shards=2, encoding="spans")
+    write_dataset(path / "b", random_documents(30, seed=2, mean_length=30), encoding="dense")
+    pairs = [(range(1, 9), {}, str(k), {"loss_mask": [k % 2] * 8}) for k in range(20)]
+    written(path / "pairs", pairs, mode="document", fields={"loss_mask": "u1"})
     return path
 
 

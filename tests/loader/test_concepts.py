@@ -195,13 +195,3 @@ def test_what_was_cut_off_is_told_apart(config: dict[str, Any], layout: str) -> 
     assert torch.equal(heads.annotation_status(batch, "concepts"), wanted.to(torch.uint8))
     assert bool(beyond.any())
     assert not heads.token_concepts(batch, "concepts", 2).mask[beyond].any()
-
-
-def test_a_track_by_attributes(batches: list[Batch]) -> None:
-    batch = batches[0]
-    found = cl.concepts.track(batch, "concepts")
-    for field, value in found._asdict().items():
-        assert value is batch.get(f"concepts_{field}")
-    assert (found.ids is None) == (found.values is not None)
-    with raises(ConfigError, "track 'concept'", "no such track", "one of concepts"):
-        cl.concepts.track(batch, "concept")

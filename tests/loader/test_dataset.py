@@ -83,25 +83,6 @@ def test_ragged_samples_carry_their_own_offsets(sampled):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_in_a_stateful_dataloader(config, wanted, workers):
-    def make():
-        return StatefulDataLoader(
-            cl.SampleDataset(config, num_samples=24), batch_size=4, sampler=cl.EpochSampler(24, 1, 0),
-            collate_fn=cl.collate_fn, num_workers=workers,
-        )  # fmt: skip
-
-    loader = make()
-    found = list(itertools.islice(loader, 2))
-    state = loader.state_dict()
-    resumed = make()
-    resumed.load_state_dict(state)
-    found += list(resumed)
-    assert len(found) == 6
-    for a, b in zip(found, wanted, strict=True):
-        same(a, b)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
 def test_a_state_of_other_samples_is_refused(config, workers):
     def make(config, **options):
         data = cl.SampleDataset(config, num_samples=24, **options)

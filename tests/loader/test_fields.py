@@ -1,6 +1,5 @@
 """Loss weights, fields, numbers and records as a training loop meets them: loaders, collate, trace."""
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,25 +82,6 @@ def check(batch: dict[str, Any], collated: bool = False) -> None:
                 number = int(batch["number"][row, j])
                 assert batch["pair_records"][row][k] == (number, 3 * number)
     assert any(len(spans) > 1 for spans in batch["pair_records"])
-
-
-def test_in_a_loader_and_after_a_resume(config: dict[str, Any]) -> None:
-    blend = cl.open_blend(config)
-    loader = cl.make_dataloader(blend, micro_batch_size=3)
-    for batch in itertools.islice(loader, 3):
-        check(batch)
-    resumed = cl.make_dataloader(blend, micro_batch_size=3)
-    resumed.load_state_dict(loader.state_dict())
-    for found, wanted in itertools.islice(zip(resumed, loader, strict=True), 2):
-        check(found)
-        assert found["pair_records"] == wanted["pair_records"]
-    for one in cl.decode(batch, loader, "bytes"):
-        for span in one.spans["pair"]:
-            number = ord(span.text[0]) - 65
-            assert span.concepts == ((number, 3 * number),)
-        assert all(span.concepts == (float(ord(span.text[0]) - 65),) for span in one.spans["quality"])
-    loader.close()
-    resumed.close()
 
 
 def test_collate_of_ones_own(config: dict[str, Any]) -> None:

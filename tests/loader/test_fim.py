@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import conceptloader as cl
-from conceptloader.testing import Layout, check_resume
 from tests.loader.test_random_examples import example
 from tests.trainers import by_hand
 
@@ -116,19 +115,6 @@ def test_samples_are_those_of_a_slow_definition(
     assert (moves > 40) == (rate > 0)
 
 
-def test_a_resume_on_other_ranks_cuts_the_same(data: str, fim: ModuleType) -> None:
-    transform = fim.FillInMiddle(PREFIX, SUFFIX, MIDDLE, EOS)
-
-    def make(layout: Layout, rank: int) -> Any:
-        sizes = {"micro_batch_size": layout.micro_batch_size, "global_batch_size": layout.global_batch_size}
-        return cl.make_dataloader(
-            config_of(data, "restarts"), dp_rank=rank, dp_size=layout.dp_size, batch_transform=transform, **sizes
-        )
-
-    after = [Layout(dp_size=dp, micro_batch_size=12 // dp, global_batch_size=12) for dp in (1, 3)]
-    check_resume(make, Layout(dp_size=2, micro_batch_size=3, global_batch_size=12), after, steps=4)
-
-
 def test_other_batches_are_refused(data: str, fim: ModuleType) -> None:
     transform = fim.FillInMiddle(PREFIX, SUFFIX, MIDDLE, EOS)
     for outputs, said in [
@@ -140,14 +126,3 @@ def test_other_batches_are_refused(data: str, fim: ModuleType) -> None:
         batch = next(iter(cl.make_dataloader(config_of(data, "windows", **outputs), micro_batch_size=2)))
         with pytest.raises(ValueError, match=f"fill-in-the-middle: {said}"):
             transform(batch)
-
-
-def test_a_rank_without_rows(data: str, fim: ModuleType) -> None:
-    """As in the last batch of an evaluation."""
-    config = {**config_of(data, "windows"), "order": "sequential"}
-    options = {"micro_batch_size": 4000, "dp_size": 2, "scheme": "contiguous"}
-    [batch] = cl.make_dataloader(
-        config, dp_rank=1, batch_transform=fim.FillInMiddle(PREFIX, SUFFIX, MIDDLE, EOS), **options
-    )
-    assert batch["input_ids"].shape == (0, SIZE)
-    assert (batch["cu_seqlens"].tolist(), batch["max_seqlen"]) == ([0], 0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import conceptloader as cl
-from conceptloader.errors import ConfigError, FormatError, ReadError, ResumeError
+from conceptloader.errors import ConfigError, FormatError, ReadError
 from tests.raises import raises
 
 
@@ -46,19 +46,6 @@ def test_tensors_are_contiguous_and_typed(config):
     assert all(value.is_contiguous() for name, value in batch.items() if name != "max_seqlen")
 
 
-def test_shared_labels_are_views_of_the_tokens_and_equal_to_those_of_their_own(config):
-    with cl.make_dataloader(config, micro_batch_size=4) as loader:
-        batches = list(itertools.islice(loader, 8))
-    config["outputs"] = {"shared_labels": True, "loss_mask": False, "position_ids": "off"}
-    with cl.make_dataloader(config, micro_batch_size=4) as loader:
-        for wanted, found in zip(batches, loader, strict=False):
-            assert not {"loss_mask", "position_ids"} & found.keys()
-            for name, begin in {"input_ids": 0, "labels": 1}.items():
-                assert torch.equal(found[name], wanted[name])
-                assert found[name].data_ptr() == found["tokens"].data_ptr() + 8 * begin
-            assert cl.adapters.batch_digest(found) == cl.adapters.batch_digest(wanted)
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -80,30 +67,6 @@ def test_a_batch_is_not_written_to_while_it_is_held(config):
     with cl.make_dataloader(config, micro_batch_size=4) as loader:
         for kept, batch in zip(held, loader, strict=False):
             assert torch.equal(kept, batch["input_ids"])
-
-
-def test_a_changed_past_is_refused_with_both_values_and_a_changed_future_is_not(config):
-    def resumed(state, samples):
-        loader = cl.make_dataloader(config, micro_batch_size=24)
-        if state is not None:
-            loader.load_state_dict(state)
-        with loader:
-            assert take(loader, 1) == [samples]
-        return loader.state_dict()
-
-    state = resumed(resumed(None, list(range(24))), list(range(24, 48)))
-    config["phases"][0]["at"] = 50
-    resumed(state, list(range(48, 72)))
-    config["datasets"]["a"]["weight"] = 0.6
-    with raises(ResumeError, found="weights.a: saved 7/10, now 2/3"):
-        resumed(state, [])
-
-
-def test_samples_of_a_run_that_are_in_no_step_are_named(config, caplog):
-    for options in ({"num_samples": 64}, {"num_samples": 66, "last_batch": "partial"}, {}, {"num_samples": 66}):
-        assert not [one for one in caplog.messages if "in no step" in one]
-        next(iter(cl.make_dataloader(config, micro_batch_size=8, **options)))
-    assert [one for one in caplog.messages if "num_samples: the last 2 of 66 samples are in no step" in one]
 
 
 def test_wrong_sizes_are_named(config):

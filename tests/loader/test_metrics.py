@@ -1,12 +1,8 @@
 """Metrics of every step, what they are made into, and the loss of each dataset."""
 
-import errno
 import itertools
 import logging
 import os
-import signal
-import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +16,6 @@ import torch.multiprocessing as mp
 import conceptloader as cl
 from conceptloader.kernels.system import STREAM
 from conceptloader.loader.batch.open_files import OpenFiles
-from conceptloader.loader.batch.reader import BatchReader
-from conceptloader.loader.torch.trained import TrainedLoader
 from conceptloader.storage import reads
 from conceptloader.testing import random_documents, write_dataset
 
@@ -124,94 +118,6 @@ def test_retries_are_counted(config: Any, seen: list[cl.metrics.StepMetrics], mo
     monkeypatch.setattr(OpenFiles, "open", broken)
     list(itertools.islice(loader, 4))
     assert [one.retries for one in seen] == [3, 0]
-
-
-def failing(kind: str, step: int) -> Any:
-    """A callback that fails once at a step: raises, or is where Ctrl-C falls."""
-    left = [1]
-
-    def callback(metrics: cl.metrics.StepMetrics) -> None:
-        if metrics.step == step and left:
-            left.clear()
-            if kind == "Ctrl-C":
-                signal.raise_signal(signal.SIGINT)
-            raise OSError(errno.ENOSPC, "the log is full")
-
-    return callback
-
-
-@pytest.mark.parametrize("kind", ["OSError", "Ctrl-C"])
-@pytest.mark.parametrize("trained", [False, True])
-def test_a_batch_that_a_callback_keeps_back_is_not_lost(config: Any, kind: str, trained: bool) -> None:
-    options = {"micro_batch_size": 2, "global_batch_size": 4, "num_samples": 24}
-    loader: Any = cl.make_dataloader(config, **options)
-    if trained:
-        loader = TrainedLoader(config, **options)
-    taken: list[int] = []
-
-    def train() -> None:
-        for batch in loader:
-            taken.extend(batch["sample_index"].tolist())
-            if trained:
-                loader.acknowledge(batch["consumed_samples"])
-
-    end = cl.metrics.on_step(failing(kind, 2))
-    with pytest.raises((OSError, KeyboardInterrupt)):
-        train()
-    assert taken == list(range(10))
-    assert loader.consumed_samples == 10
-    resumed = cl.make_dataloader(config, **options)
-    resumed.load_state_dict(loader.state_dict())
-    assert next(iter(resumed))["sample_index"].tolist() == [10, 11]
-    train()  # the same loader, in another loop
-    assert taken == list(range(24))
-    end()
-
-
-def test_weights_that_a_callback_sets_hold_for_what_nobody_has_read(config: Any) -> None:
-    """Whether it is called before or after, the first sample is behind what is being read; all of it is as resumed."""
-    loader, found = make(config, dp_size=1, micro_batch_size=4), []
-    end = cl.metrics.on_step(lambda metrics: metrics.step == 1 and found.append(loader.set_weights({"a": 1, "b": 7})))
-    batches = [batch["dataset_id"].tolist() for batch in itertools.islice(loader, 20)]
-    end()
-    assert found == [16], "behind two steps"
-    resumed = make(config, dp_size=1, micro_batch_size=4)
-    resumed.load_state_dict(loader.state_dict_at(0))
-    assert [batch["dataset_id"].tolist() for batch in itertools.islice(resumed, 20)] == batches
-
-
-def test_a_batch_that_is_read_again_late(config: Any, seen: list[cl.metrics.StepMetrics], monkeypatch: Any) -> None:
-    """What was read before the weights changed counts nothing, also where that ends last."""
-    config = {**config, "phases": [], "loader": {"prefetch_batches": 3, "num_threads": 8}}
-    config["datasets"]["a"]["weight"] = 1
-    del config["datasets"]["b"]
-    config["datasets"]["b"] = {"path": config["datasets"]["a"]["path"], "weight": 1}
-    config["exclude"] = [{"dataset": "a", "tokens": [0, cl.open_dataset(config["datasets"]["a"]["path"]).num_tokens]}]
-    loader = make(config, dp_size=1, micro_batch_size=8)
-    ended = threading.Semaphore(0)
-    first, again = set[int](), {at: threading.Event() for at in range(0, 200, 8)}
-    read = BatchReader.read
-
-    def late(reader: Any, samples: Any, *args: Any, **options: Any) -> Any:
-        batch, at = read(reader, samples, *args, **options), int(samples[0])
-        if at in (8, 16, 24) and at not in first:
-            first.add(at)
-            again[at].wait(5)
-            time.sleep(0.05)
-            ended.release()
-        elif at:
-            again[at].set()
-        return batch
-
-    monkeypatch.setattr(BatchReader, "read", late)
-    batches = iter(loader)
-    next(batches)
-    assert loader.set_weights({"b": 1}) == 8
-    assert all(ended.acquire(timeout=10) for _ in range(3))
-    time.sleep(0.1)
-    masks = [next(batches)["loss_mask"] for _ in range(5)]
-    assert all(mask.all() for mask in masks)
-    assert [one.masked for one in seen[1:]] == [0] * 5
 
 
 def test_an_evaluation_is_no_step_of_the_run(config: Any, seen: list[cl.metrics.StepMetrics]) -> None:

@@ -13,8 +13,8 @@ import yaml
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.loader.torch.trained import EvaluationLoader, TrainedLoader
-from tests.loader.test_state import KEY, after, make, taken
+from conceptloader.loader.torch.trained import EvaluationLoader
+from tests.loader.test_state import KEY, after, make
 from tests.raises import raises
 
 Config = dict[str, Any]
@@ -66,29 +66,6 @@ def test_what_is_no_single_state_is_refused(config: Config, saved: Path) -> None
     (saved / "other.json").write_text(json.dumps({KEY: state.replace('"consumed_samples":16', '"consumed_samples":8')}))
     with raises(ResumeError, saved / "other.json", "edited"):
         cl.find_state(saved)
-
-
-def test_a_run_goes_on_with_the_steps_of_a_new_trainer(config: Config, saved: Path) -> None:
-    """From its own checkpoints too, where `continue_from` is still in the configuration."""
-    moved = {**config, "continue_from": str(saved)}
-    loader = TrainedLoader(moved, micro_batch_size=4, global_batch_size=8)
-    loader.check_step(0)
-    batches = iter(loader)
-    assert [k for _ in range(4) for k in next(batches)["sample_index"].tolist()] == list(range(16, 32))
-    loader.acknowledge_step(2)
-    assert (loader.consumed_samples, loader.steps, loader.run.count_start) == (32, 2, 16)
-    resumed = TrainedLoader(moved, micro_batch_size=2, global_batch_size=8)
-    resumed.load_state_dict(loader.state_dict())
-    resumed.check_step(2)
-    assert (taken(resumed, 1), resumed.run.count_start) == ([32, 33], 16)
-    plain = make(config)  # and back
-    plain.load_state_dict(loader.state_dict())
-    assert taken(plain, 1) == list(range(32, 40))
-    again = make({**config, "continue_from": str(saved)}, epoch_samples=24)
-    assert taken(again) == list(range(16, 40)), "epochs count from there"
-    assert taken(again) == list(range(40, 64))
-    dataset = cl.SampleDataset({**config, "continue_from": str(saved)})
-    assert dataset.__getitems__([0, 5]).batch["sample_index"].tolist() == [16, 21]
 
 
 def test_a_run_is_not_continued_where_that_has_no_meaning(config: Config, saved: Path) -> None:

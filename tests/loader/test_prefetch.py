@@ -93,23 +93,6 @@ def test_an_error_of_the_tasks_comes_behind_what_they_gave_before(depth, most):
             next(ahead)
 
 
-def test_what_is_ahead_grows_only_for_idle_threads():
-    """Threads that all have something to read would not be faster for more of it."""
-    release, tasks, sizes = threading.Event(), itertools.count(), []
-
-    def read(n):
-        release.wait()
-        return n
-
-    ahead = Prefetcher(read, tasks, threads=2, depth=4, most=50, name="ahead")
-    watching = threading.Timer(0.2, lambda: (sizes.append(next(tasks)), release.set()))
-    watching.start()
-    assert next(ahead)[0] == 0
-    watching.join()
-    ahead.close()
-    assert sizes == [4]
-
-
 def test_what_is_ahead_can_be_read_anew():
     told = ["old"]
     ahead = Prefetcher(lambda n: (told[0], n), iter(range(9)), threads=1, depth=4, name="ahead")

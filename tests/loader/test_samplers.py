@@ -44,14 +44,6 @@ def test_distributed_sampler_gives_every_index_once_an_epoch(ranks, drop_last):
     assert first != second
 
 
-def test_without_shuffling_the_order_is_that_of_torch():
-    data = TensorDataset(torch.arange(20))
-    for rank in range(3):
-        ours = cl.DistributedSampler(data, 3, rank, shuffle=False)
-        theirs = torch.utils.data.DistributedSampler(data, 3, rank, shuffle=False)
-        assert list(ours) == list(theirs)
-
-
 def test_the_mixture_does_not_depend_on_the_number_of_ranks():
     alone = cl.MixtureSampler(SIZES, [3, 2, 1], seed=1)
     [whole] = epochs(alone, 4)
@@ -73,16 +65,6 @@ def test_weights_hold_and_no_sample_repeats_before_its_dataset_is_through():
     even = cl.MixtureSampler(SIZES, [100, 10, 1], temperature=1e9)
     counts = Counter((index >= 40) + (index >= 100) for e in epochs(even, *range(9)) for index in e)
     assert max(counts.values()) - min(counts.values()) <= 8
-
-
-def test_skip_holds_for_one_iterator():
-    sampler = cl.MixtureSampler(SIZES, [1, 1, 0], 2, 1)
-    [whole] = epochs(sampler, 2)
-    sampler.set_skip(13)
-    assert list(sampler) == whole[13:]
-    assert list(sampler) == whole
-    sampler.set_skip(10**6)
-    assert list(sampler) == []
 
 
 def test_new_weights_hold_from_the_next_epoch_border_and_are_in_the_state():
@@ -137,13 +119,3 @@ def test_micro_batches_of_all_ranks_are_the_order() -> None:
         len(MicroBatches(partition, 0, 5))
     with raises(ConfigError, "dp_rank", "2"):
         MicroBatches(partition, 2, 5)
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
-@pytest.mark.parametrize("size", range(1, 15))
-@pytest.mark.parametrize("drop_last", [True, False])
-def test_distributed_sampler_is_as_long_as_torchs(ranks, size, drop_last):
-    ours = cl.DistributedSampler(range(size), ranks, 0, drop_last=drop_last)
-    theirs = torch.utils.data.DistributedSampler(range(size), ranks, 0, drop_last=drop_last)
-    if len(theirs):
-        assert len(ours) == len(theirs)

@@ -156,13 +156,6 @@ def test_distributed_checkpoints_resume_exactly_or_not_at_all(config, tmp_path, 
 # a state for any position
 
 
-def test_the_state_at_a_position_is_the_state_there(config):
-    loader, reader = (make(config, dp_rank=0, dp_size=2, global_batch_size=48, num_samples=150) for _ in range(2))
-    for _ in loader:
-        assert reader.state_dict_at(loader.consumed_samples) == loader.state_dict()
-    assert loader.consumed_samples == 144
-
-
 def test_a_position_between_two_micro_batches_has_no_state(config):
     loader = make(config, dp_rank=0, dp_size=2, consumed_samples=6, num_samples=150)
     assert loader.state_dict_at(22) != loader.state_dict_at(6)
@@ -182,27 +175,6 @@ def test_a_position_between_two_micro_batches_has_no_state(config):
 # length
 
 
-@pytest.mark.parametrize("tail", ["drop", "partial"])
-@pytest.mark.parametrize("num_samples", [48, 50, 95, 149])
-def test_the_length_is_that_of_the_whole_run_wherever_it_stands(config, num_samples, tail):
-    options = {
-        "dp_rank": 0,
-        "dp_size": 3,
-        "micro_batch_size": 4,
-        "global_batch_size": 24,
-        "num_samples": num_samples,
-        "last_batch": tail,
-    }
-    whole = make(config, **options)
-    length, group = len(whole), 12
-    assert length == len(list(whole))
-    for consumed in (0, 12, 24, 36):
-        resumed = make(config, **options)
-        resumed.load_state_dict(whole.state_dict_at(consumed))
-        assert len(resumed) == length
-        assert len(list(resumed)) == length - consumed // group
-
-
 def test_a_shuffled_run_does_not_end_with_its_first_samples(config):
     with raises(ConfigError, "last_batch", "wrap with a shuffled order", fix="order: sequential"):
         make(config, num_samples=50, last_batch="wrap")
@@ -219,11 +191,6 @@ def test_a_run_without_end_has_no_length_and_is_true(config):
 # the end of a run
 
 
-def test_the_same_loader_goes_on_within_a_global_batch(config):
-    loader = make(config, global_batch_size=32, num_samples=165)
-    assert taken(loader, 3) + taken(loader, 2) + taken(loader) == list(range(160))
-
-
 def test_where_a_global_batch_cannot_be_gone_on_with_nothing_is_left_out_silently(config):
     state = after(config, 1, global_batch_size=32, num_samples=160)
     sizes = {"micro_batch_size": 16, "global_batch_size": 32}
@@ -233,14 +200,6 @@ def test_where_a_global_batch_cannot_be_gone_on_with_nothing_is_left_out_silentl
         loader = make(config, **sizes, **options)
         loader.load_state_dict(state)
         assert taken(loader) == list(range(8, options["num_samples"]))
-
-
-def test_steps_that_a_resume_shifts_are_said(config, caplog):
-    state = after(config, micro_batch_size=4, global_batch_size=12)
-    loader = make(config, micro_batch_size=12, global_batch_size=12)
-    loader.load_state_dict(state)
-    assert "resuming 4 samples into a step" in caplog.text
-    assert taken(loader, 1) == list(range(4, 16))
 
 
 def test_a_launch_that_was_logged_before_the_state_was_loaded_answers_for_nothing(config, tmp_path):

@@ -4,15 +4,13 @@ import copy
 import itertools
 import pickle
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.loader.torch.trained import EvaluationLoader, TrainedLoader, trained_labels
+from conceptloader.loader.torch.trained import EvaluationLoader, TrainedLoader
 from conceptloader.testing import random_documents, write_dataset
 from tests.raises import raises
 
@@ -71,17 +69,6 @@ def test_an_older_loop_is_refused(config: Any) -> None:
     assert samples(second, 1) == [6, 8, 10]
 
 
-def test_another_number_of_ranks_goes_on_at_the_beginning_of_the_step(config: Any) -> None:
-    loader = loader_of(config)
-    for batch in itertools.islice(loader, 5):
-        if batch["consumed_samples"] % 12 == 0:  # what a trainer acknowledges: whole steps
-            loader.acknowledge(batch["consumed_samples"])
-    resumed = loader_of(config, dp_size=1, micro_batch_size=4)
-    resumed.load_state_dict(loader.state_dict())
-    assert resumed.steps == 2
-    assert samples(iter(resumed), 1) == [24, 25, 26, 27]
-
-
 def test_epochs_follow_each_other(config: Any) -> None:
     loader = loader_of(config, epoch_samples=24)
     assert len(loader) == 4
@@ -131,21 +118,6 @@ def test_steps_are_counted_through_changed_batch_sizes(config: Any) -> None:
     list(itertools.islice(larger, 4))
     larger.acknowledge_step(4)
     assert (larger.consumed_samples, larger.steps) == (60, 4)
-
-
-def test_the_run_log_begins_at_what_is_trained(config: Any, tmp_path: Path) -> None:
-    """Not at what was handed out: Lightning reads a micro batch before it says that training starts."""
-    loader = loader_of(config)
-    batches = iter(loader)
-    loader.acknowledge(samples(batches, 2) and 12)
-    next(batches)
-    loader.log_start(tmp_path, 5)
-    assert loader.steps == 5
-    history = cl.adapters.RunLog(tmp_path).history
-    assert [history.range_of(step) for step in (5, 6)] == [(12, 24), (24, 36)]
-    resumed = loader_of(config)
-    resumed.load_state_dict(loader.state_dict())
-    resumed.check_step(5)
 
 
 def test_a_last_step_that_is_short_counts(config: Any) -> None:
@@ -214,42 +186,3 @@ def test_evaluation_begins_at_its_beginning_each_time(config: Any) -> None:
             config, dp_size=2, dp_rank=rank, micro_batch_size=3, num_samples=end
         ) for n in batch["sample_index"].tolist()]  # fmt: skip
         assert sorted(seen) == list(range(end)), "no sample is dropped at the end"
-
-
-def test_labels_without_loss_are_ignored(config: Any, tmp_path: Path) -> None:
-    batch = next(iter(loader_of({**config, "outputs": {"loss_on_eos": False}})))
-    labels = trained_labels(batch)
-    for given in (-100, -1):  # whatever the configuration has made of them
-        outputs = {"loss_on_eos": False, "ignore_index": given}
-        other = next(iter(loader_of({**config, "outputs": outputs})))
-        assert (other["labels"] == given).any()
-        assert torch.equal(trained_labels(other), labels)
-    assert torch.equal(labels == -100, batch["loss_mask"] == 0)
-    assert torch.equal(labels[batch["loss_mask"] == 1], batch["labels"][batch["loss_mask"] == 1])
-
-
-def test_weights_are_set_behind_all_that_was_handed_out(tmp_path: Path) -> None:
-    """Whatever of it is trained; a loop that begins again, and a resumed run, read on as if it had stood there."""
-    datasets = {
-        name: {"path": write_dataset(tmp_path / name, random_documents(40, seed=k)), "weight": 1}
-        for k, name in enumerate("ab")
-    }
-    config = {"seq_len": 16, "datasets": datasets, "loader": {"prefetch_batches": 1}}
-
-    def read(loader: TrainedLoader, count: int) -> list[tuple[int, int]]:
-        keys, batches = ("sample_index", "dataset_id"), itertools.islice(loader, count)
-        return [pair for batch in batches for pair in zip(*(batch[k].tolist() for k in keys), strict=True)]
-
-    loader = loader_of(config)
-    whole = read(loader, 5)
-    loader.acknowledge(12)
-    assert loader.set_weights({"b": 1}) == 36, "30 were handed out, of a step that began at 24"
-    state = loader.state_dict()
-    phases = [{"at": 36, "weights": {"b": 1}}]
-    expected = read(loader_of({**config, "phases": phases}), 14)
-    assert whole == expected[:15]
-    assert {dataset for sample, dataset in expected if sample >= 36} == {1}
-    assert read(loader, 12) == expected[6:]
-    resumed = loader_of(config)
-    resumed.load_state_dict(state)
-    assert read(resumed, 12) == expected[6:]

@@ -65,20 +65,6 @@ def test_what_was_read_ahead_of_a_late_batch_is_read_again(config: Any) -> None:
     assert found == rows(make({**config, "phases": phases, "datasets": datasets}, num_samples=320))
 
 
-def test_where_a_phase_of_the_configuration_starts(config: Any) -> None:
-    """By default they begin at the next step, so that a run which sets them in every step meets every phase."""
-    config["phases"] = [{"at": 16, "weights": {"c": 1}}]
-    loader = make(config)
-    batches = iter(loader)
-    rows(batches, 3)
-    with raises(ConfigError, found="sample 16, where a phase of the configuration starts"):
-        loader.set_weights({"b": 1}, at=16)
-    assert loader.set_weights({"b": 1}) == 24
-    found = {sample: dataset for sample, dataset, _ in rows(batches, 9)}
-    assert {found[t] for t in range(16, 24) if t in found} == {2}
-    assert {found[t] for t in range(24, 46) if t in found} == {1}
-
-
 def test_what_is_refused_changes_nothing(config: Any, tmp_path: Path) -> None:
     loader = make(config, num_samples=400)
     rows(loader, 3)
@@ -101,20 +87,6 @@ def test_what_is_refused_changes_nothing(config: Any, tmp_path: Path) -> None:
         assert loader.state_dict() == state
     assert (tmp_path / "conceptloader_runs.jsonl").read_bytes() == log
     assert loader.set_weights({"a": 2}) == 104  # behind the weights at 100
-
-
-def test_going_back_in_the_same_process_forgets_them(config: Any) -> None:
-    loader = make(config, num_samples=80)
-    rows(loader, 2)
-    state = loader.state_dict()
-    expected = rows(loader)
-    loader = make(config, num_samples=80)
-    rows(loader, 4)
-    loader.set_weights({"c": 1})
-    rows(loader, 8)
-    loader.load_state_dict(state)
-    assert loader.state_dict() == state
-    assert rows(loader) == expected
 
 
 def test_limits_of_epochs_hold(config: Any) -> None:
@@ -162,11 +134,6 @@ def test_errors_name_the_key_of_a_weight_as_the_file_has_it(config: Any, change:
         cl.open_blend({**config, **change})
 
 
-def test_errors_name_weights_that_are_set_live(config: Any) -> None:
-    with raises(ConfigError, "weights.b", "-1"):
-        make(config).set_weights({"a": 1, "b": -1})
-
-
 @pytest.mark.parametrize(
     ("name", "fix"),
     [("batch_size", "micro_batch_size"), ("num_workers", "num_threads"), ("shuffle", "order: sequential"),
@@ -181,15 +148,6 @@ def ramped(config: Any, **ramp: Any) -> Any:
     datasets = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
     later = {"at": 40, "weights": {"b": 1, "c": 3}, **({"ramp": ramp} if ramp else {})}
     return {**config, "datasets": datasets, "phases": [{"at": 0, "weights": {"a": 9, "b": 1}}, later]}
-
-
-def test_a_changed_ramp_is_refused_once_it_has_begun(config: Any) -> None:
-    loader = make(ramped(config, samples=120, shape="cosine"))
-    rows(loader, 22)
-    longer = make(ramped(config, samples=150))
-    with raises(ResumeError, found="phases.40.weights.a: saved 0.8998"):
-        longer.load_state_dict(loader.state_dict())
-    longer.load_state_dict(loader.state_dict_at(40))
 
 
 def test_more_weights_than_states_have_room_for(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,14 +9,13 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from megatron.core.datasets.gpt_dataset import GPTDataset
 
 from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm.launch import Run
 from conceptloader.integrations.megatron_lm.options import take_options
 from conceptloader.order.progress.state import OrderState
-from tests.corpora.for_megatron import EOD, write_config, write_datasets
+from tests.corpora.for_megatron import EOD
 from tests.corpora.token_files import write_corpus
 from tests.megatron.stock import Tokenizer, dataset_config
 from tests.raises import raises
@@ -110,31 +109,3 @@ def test_validation_by_a_builder_of_its_own(
             unread[0]
     else:
         assert unread is None
-
-
-def test_virtual_stages_share_the_data_of_a_run(start: Start, blends: dict[str, dict[str, Any]]) -> None:
-    """Each asks with a configuration of its own, which says the same."""
-    run, args = start("--data-path", "x")
-    for _ in range(2):
-        assert max(tokens(build(run, [64, 8, 0], **blends["web"])[0])) < 40
-        assert min(tokens(build(run, [0, 8, 0], **blends["code"])[1])) > 40
-    assert len(run.opened) == 2
-    args.consumed_train_samples, args.iteration, run.saved = 32, 4, run.data.state(32)
-    build(run, [64, 8, 0], **blends["web"])  # the script asks again
-    assert (len(run.opened), run.data.consumed) == (1, 32)
-
-
-def test_concept_tensors_have_the_shapes_of_the_training(start: Start, tmp_path: Path) -> None:
-    """Ranks that read nothing know no other; a builder for both decides them with all of its data."""
-    folder = write_datasets(tmp_path / "data")
-    config = write_config(folder / "data.yaml")
-    run, _ = start("--conceptloader-config", str(config))
-    train, valid = build(run, [64, 0, 0])[0], build(run, [0, 8, 0])[1]
-    shapes = [{name: tensor.shape for name, tensor in one[0].items()} for one in (train, valid)]
-    assert shapes[0] == shapes[1]
-    assert "topic_spans" in shapes[0]
-    assert isinstance(valid, torch.utils.data.Dataset)
-    longer = dataset_config(2 * LENGTH)
-    builder = SimpleNamespace(cls=GPTDataset, config=longer, sizes=[0, 8, 0], is_built_on_rank=lambda: True)
-    with raises(ConfigError, "BlendedMegatronDatasetBuilder", "tensors of other shapes", fix="one builder"):
-        run.build(lambda _: None, builder)

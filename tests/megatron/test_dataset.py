@@ -2,16 +2,12 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-import conceptloader as cl
 from conceptloader.errors import ConfigError
 from conceptloader.order.progress.state import OrderState
-from tests.corpora.columns import add_column
 from tests.corpora.for_megatron import write_config, write_datasets
-from tests.corpora.token_files import random_corpus
 from tests.megatron.stock import adopted, assert_equal_samples, build_stock, data_of, dataset_config, in_order
 from tests.megatron.test_samples import FLAGS
 from tests.raises import raises
@@ -65,27 +61,6 @@ def test_taking_over_a_run(tmp_path: Path, weights: list[float] | None, flags: d
         data.datasets(first=10**6)
     with pytest.raises(ConfigError, match=r"expected the index files of the run; files for other arguments: .*train"):
         data_of(path, config, [91, 8, 0])
-
-
-def test_ranks_that_take_over_compare_columns(tmp_path: Path) -> None:
-    path, prefixes = adopted(tmp_path, "a", order={"megatron": "cache"}, outputs={"columns": {"ids": "inputs"}})
-    options = {"blend": (prefixes, None), "split": "1,0,0", "path_to_cache": str(tmp_path / "cache")}
-    config, facts = dataset_config(LENGTH, **options), []
-    build_stock(config, [30, 0, 0])
-    for number in (1, 2):
-        add_column(tmp_path / "a", "ids", np.full(cl.open_dataset(tmp_path / "a").num_tokens, number, "u1"))
-        facts.append(data_of(path, config, [30, 0, 0]).train.facts())
-    assert facts[0]["order"]["columns"] != facts[1]["order"]["columns"]
-
-
-def test_take_over_wants_all_of_each_file_in_place(tmp_path: Path) -> None:
-    path, _ = adopted(tmp_path, "ab", order={"megatron": "cache"})
-    other = random_corpus(tmp_path / "c_text", 9)
-    options = {"blend": ([other], None), "split": "1,0,0", "path_to_cache": str(tmp_path / "cache")}
-    config = dataset_config(LENGTH, **options)
-    build_stock(config, [30, 0, 0])
-    with pytest.raises(ConfigError, match=r"no dataset of the configuration that reads all of .*c_text.bin"):
-        data_of(path, config, [30, 0, 0])
 
 
 def test_splits(tmp_path: Path) -> None:

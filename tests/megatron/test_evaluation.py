@@ -62,16 +62,6 @@ def test_batches_of_all_splits_have_the_same_tensors(folder: Path, concepts: dic
     assert seen == {0, LENGTH}
 
 
-def test_several_validation_sets_of_which_one_lacks_the_track(folder: Path) -> None:
-    """They are in the file's sequence: Megatron names losses by position."""
-    config = dataset_config(LENGTH, multiple_validation_sets=True, full_validation=True)
-    for names in (("dense", "bare"), ("bare", "dense")):
-        data = data_of(folder / "train.yaml", config, [64, None, 0], valid=evaluation(folder, *names, tracks={}))
-        sets = data.datasets()[1]
-        spans = {"bare": 0, "dense": LENGTH}
-        assert [int(one[0]["topic_num_spans"]) for one in sets] == [spans[name] for name in names]
-
-
 def test_a_track_for_evaluation_alone_is_refused(folder: Path) -> None:
     bare = write_config(folder / "no concepts.yaml", tracks={})
     valid = evaluation(folder, "dense", tracks={"topic": {}})

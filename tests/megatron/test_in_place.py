@@ -1,7 +1,6 @@
 """Without a YAML of ours: the .bin/.idx files that Megatron's arguments name, read where they are."""
 
 import multiprocessing
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -11,15 +10,12 @@ import pytest
 import torch
 import yaml
 
-import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.ingest.adopt import in_place
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.integrations.megatron_lm import launch
 from conceptloader.integrations.megatron_lm.data import MegatronData
-from conceptloader.integrations.megatron_lm.options import OPTIONS, take_options
-from conceptloader.launch import main as launcher
-from tests.corpora.blended import tokens_of
+from conceptloader.integrations.megatron_lm.options import take_options
 from tests.corpora.token_files import EOD, random_corpus, write_corpus
 from tests.megatron.stock import adopted, assert_equal_samples, build_stock, data_of, dataset_config
 from tests.raises import raises
@@ -75,17 +71,6 @@ def test_a_run_moves_to_a_yaml_of_the_same_files_adopted(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_blend_for_each_split(tmp_path: Path, prefixes: list[str]) -> None:
-    blends = {"blend_per_split": [([prefixes[0]], None), ([prefixes[1]], None), None], "split": None}
-    data = made(None, tmp_path / "cache", options=blends)
-    train, valid, _ = data.datasets()
-    tokens = {int(t) for k in range(len(valid)) for t in valid[k]["tokens"]}
-    assert (len(train), len(valid)) == (60, 8)
-    assert tokens <= {*range(EOD + 1)}
-    assert list(data.train.datasets) == ["a_text"]
-
-
-@pytest.mark.usefixtures("one_process")
 def test_validation_sets_are_megatrons(tmp_path: Path) -> None:
     """One for each path, in their sequence, by which it names losses; one of all where --split cuts it off."""
     flags = {"multiple_validation_sets": True, "full_validation": True, "path_to_cache": str(tmp_path / "cache")}
@@ -135,20 +120,6 @@ def test_a_run_of_megatrons_goes_on_with_its_samples_and_then_with_ours(tmp_path
         made(blend, None, consumed=40)
 
 
-@pytest.mark.usefixtures("one_process")
-def test_weights_of_a_path_that_is_given_twice_are_added(tmp_path: Path, prefixes: list[str]) -> None:
-    """Megatron draws from it by both; its samples are taken over, too."""
-    a, b = prefixes
-    cache, blend = tmp_path / "cache", ([a, b, a], [0.25, 0.5, 0.25])
-    ours = made(blend, cache)
-    assert ours.spec == made(([a, b], [0.5, 0.5]), cache).spec
-    stock = build_stock(dataset_config(LENGTH, blend=blend, split="90,10,0", path_to_cache=str(cache)), SIZES)
-    again = made(blend, cache, consumed=40)
-    for k in range(len(stock[0])):
-        assert_equal_samples(again.datasets()[0][k], stock[0][k], ignore=["sample_index"])
-    assert again.state(40)
-
-
 ERRORS: dict[str, tuple[dict[str, Any], str, str, str]] = {  # what is asked, where, what is found, a word of the fix
     "few documents": ({"split": "99,1,0"}, "--split", "no document", "--split"),
     "long windows": ({"length": 100}, "--seq-length", "100", "--seq-length"),
@@ -177,26 +148,6 @@ def test_errors_name_the_options_that_were_given(tmp_path: Path, prefixes: list[
         data_of(None, dataset_config(asked["length"], **options), SIZES, **saved)
 
 
-@pytest.mark.usefixtures("one_process")
-def test_a_folder_of_megatrons_indices_beside_the_files(tmp_path: Path, prefixes: list[str]) -> None:
-    """Without --data-cache-path Megatron leaves PREFIX/cache/GPTDataset_indices, beside PREFIX.idx."""
-    options = {"blend": ([prefixes[0]], None), "split": "90,10,0"}
-    stock = build_stock(dataset_config(LENGTH, **options), SIZES)
-    assert Path(prefixes[0], "cache", "GPTDataset_indices").is_dir()
-    adopt([prefixes[0]], tmp_path / "adopted")
-    ours = made(options["blend"], None)
-    assert ours.spec.order == "shuffled"
-    data = made(options["blend"], None, consumed=40)
-    assert data.spec.order == "megatron"
-    again = made(options["blend"], None, consumed=48, saved=data.state(48))
-    for theirs, mine in zip(stock[:2], again.datasets()[:2], strict=True):
-        for t in range(len(mine)):
-            assert_equal_samples(mine[t], theirs[t], ignore=["sample_index", "dataset_id"])
-    shutil.rmtree(prefixes[0])
-    with pytest.raises(ConfigError, match="--data-cache-path: found nothing"):
-        made(options["blend"], None, consumed=40)
-
-
 def test_files_are_adopted_once_and_again_when_they_change(tmp_path: Path, prefixes: list[str]) -> None:
     """Processes that come at the same time make one dataset; beside the files without a cache."""
     with multiprocessing.get_context("fork").Pool(4) as pool:
@@ -212,32 +163,6 @@ def test_files_are_adopted_once_and_again_when_they_change(tmp_path: Path, prefi
     changed = in_place.datasets_in_place((prefixes, [1, 2]), None)["datasets"]
     assert changed["a_text"]["path"] != found[0]["datasets"]["a_text"]["path"]
     assert changed["b_text"] == found[0]["datasets"]["b_text"]
-
-
-def test_content_decides_whether_files_are_the_same(tmp_path: Path) -> None:
-    """Not their time, also where the tables are made again. An index is read whole: where a document begins counts."""
-    documents, home = [[*range(1, 20), EOD] for _ in range(2000)], tmp_path / "cache"
-    prefix = write_corpus(tmp_path / "web", documents)
-
-    def fingerprint() -> str:
-        found = in_place.datasets_in_place(([prefix], None), str(home))["datasets"]["web"]["path"]
-        dataset = cl.open_dataset(found, roots=[tmp_path])
-        assert len(dataset.tokens(0, dataset.num_tokens)) == dataset.num_tokens
-        return dataset.stream_fingerprint
-
-    before = fingerprint()
-    for number in range(2):
-        for suffix in (".bin", ".idx"):
-            os.utime(prefix + suffix, ns=(number, number))
-        assert fingerprint() == before
-        shutil.rmtree(home)
-    documents[1000:1002] = [documents[1000][:-1], [EOD, *documents[1001]]]
-    write_corpus(tmp_path / "web", documents)
-    moved = fingerprint()
-    assert moved != before
-    documents[-1][0] += 1
-    write_corpus(tmp_path / "web", documents)
-    assert fingerprint() not in (before, moved)
 
 
 def test_names_are_what_tells_paths_apart(tmp_path: Path) -> None:
@@ -260,15 +185,6 @@ def test_names_are_what_tells_paths_apart(tmp_path: Path) -> None:
             in_place.datasets_in_place(blend, None)
 
 
-def test_linked_files_are_allowed(tmp_path: Path, prefixes: list[str]) -> None:
-    (tmp_path / "links").mkdir()
-    for suffix in (".bin", ".idx"):
-        (tmp_path / f"links/a{suffix}").symlink_to(prefixes[0] + suffix)
-    found = in_place.datasets_in_place(([str(tmp_path / "links/a")], None), str(tmp_path / "cache"))
-    blend = cl.open_blend({"seq_len": 8, **found})
-    assert len(tokens_of(blend, 0)) == 9
-
-
 CONFIG = "--conceptloader-config"
 
 
@@ -286,20 +202,6 @@ CONFIG = "--conceptloader-config"
 def test_options_that_are_misspelt_or_alone(words: list[str], place: str, found: str, fix: str) -> None:
     with raises(ConfigError, place, found, fix=fix):
         take_options(words)
-
-
-def test_the_launcher_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        launcher(["--help"])
-    shown = capsys.readouterr().out
-    assert [option for option in OPTIONS if option not in shown] == []
-
-
-def test_data_paths_are_enough() -> None:
-    options, rest = take_options(["--data-path", "0.7", "a", "--conceptloader-allow-changed", "order", "--lr", "1"])
-    assert options is not None
-    assert (options["config"], options["accept"], rest) == (None, ["order"], ["--data-path", "0.7", "a", "--lr", "1"])
-    assert take_options(["--mock-data"]) == (None, ["--mock-data"])
 
 
 def test_scripts_of_other_data_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

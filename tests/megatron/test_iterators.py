@@ -5,7 +5,6 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -20,11 +19,10 @@ from conceptloader.integrations.megatron_lm.batches import (
     SplitIterator,
     checked,
     context_slice,
-    merge_samples,
 )
 from conceptloader.integrations.megatron_lm.dataset import fields_of
 from conceptloader.integrations.megatron_lm.options import Stage
-from conceptloader.loader.batch.layout import BF16, BatchLayout, FieldLayout, TrackLayout
+from conceptloader.loader.batch.layout import BatchLayout, TrackLayout
 from tests.raises import raises
 
 LENGTH, SPANS, CONCEPTS = 8, 3, 2
@@ -48,11 +46,6 @@ def test_other_shapes_are_refused() -> None:
         fields_of(BatchLayout(seq_len=LENGTH, outputs=Outputs(), tracks=(ragged,)))
 
 
-def test_tokens_are_megatrons_own_also_with_shared_labels() -> None:
-    """Ours are longer by one; they took their place."""
-    assert fields_of(dataclasses.replace(LAYOUT, outputs=Outputs(document_ids=True, shared_labels=True))) == FIELDS
-
-
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_context_slices_are_megatrons(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = torch.arange(2 * 16).view(2, 16)
@@ -71,37 +64,6 @@ def test_context_slices_are_megatrons(size: int, monkeypatch: pytest.MonkeyPatch
         assert torch.equal(context_slice(mask, 2, rank, size), theirs["attention_mask"])
     with raises(ConfigError, expected="multiple of 2"):
         context_slice(tokens[:, :15], 1, 0, 2)
-
-
-def test_merged_samples_point_to_the_same_spans() -> None:
-    batch = random_batch(3)
-    batch["topic_span_index"] = torch.randint(-1, SPANS, (3, LENGTH)).int()
-    merged = merge_samples(dict(batch), FIELDS, LENGTH)
-    assert merged["topic_span_index"].shape == (1, 3 * LENGTH)
-    assert merged["topic_ids"].shape == (1, 3 * SPANS, CONCEPTS)
-    for b in range(3):
-        for j in range(LENGTH):
-            k, flat = int(batch["topic_span_index"][b, j]), int(merged["topic_span_index"][0, b * LENGTH + j])
-            assert (k < 0) == (flat < 0)
-            if k >= 0:
-                assert torch.equal(merged["topic_ids"][0, flat], batch["topic_ids"][b, k])
-                assert torch.equal(merged["topic_spans"][0, flat], batch["topic_spans"][b, k] + b * LENGTH)
-
-
-def test_items_of_columns_are_merged_and_cut_as_their_tokens_are() -> None:
-    """Of types that do not compute, and by a name that spans could have."""
-    columns = (("ids", np.dtype("u4"), (3,)), ("halves", BF16, ()), ("own_spans", np.dtype("i8"), (2,)))
-    layouts = tuple(FieldLayout(name=n, field=n, dtype=d, labels=True, shape=shape) for n, d, shape in columns)
-    fields = fields_of(dataclasses.replace(LAYOUT, fields=layouts))
-    generator = torch.Generator().manual_seed(1)
-    batch = {f.name: torch.randint(0, 100, (3, *f.shape), generator=generator).to(f.dtype) for f in fields}
-    merged = merge_samples(dict(batch), fields, LENGTH)
-    for name, _, shape in columns:
-        assert merged[name].shape == (1, 3 * LENGTH, *shape)
-        assert torch.equal(merged[name][0], batch[name].flatten(0, 1))
-        part = context_slice(merged[name], 1, 1, 2)
-        assert torch.equal(part, merged[name][:, 3 * LENGTH // 4 : 9 * LENGTH // 4])
-    assert (merged["halves"].dtype, merged["ids"].dtype) == (torch.bfloat16, torch.uint32)
 
 
 def micro_batches(tokens: bool = True) -> Iterator[dict[str, torch.Tensor]]:

@@ -36,14 +36,6 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @each_checkout
-def test_full_validation(checkout: Path, config: Path, tmp_path: Path) -> None:
-    """Every dataset is a validation set. Megatron's evaluation fails with --full-validation alone."""
-    more = ["--split", "80,20,0", "--full-validation", "--multiple-validation-sets", "--eval-interval", "8"]
-    run = ended(pretrain(checkout, tmp_path / "run", DP2, *more, config=config))
-    assert run.output.count("validation loss at iteration 8") + run.output.count("loss at iteration 8") >= 2
-
-
-@each_checkout
 def test_validation_losses_bear_their_names(checkout: Path, tmp_path: Path) -> None:
     """As under Megatron's own loader: one document each, so that both have the same 8 windows, and no learning."""
     paths = {}

@@ -1,36 +1,14 @@
 """`replay: DIRECTORY` in Megatron-LM: phases as any, with worker processes, and no part of evaluation."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from conceptloader.integrations.megatron_lm.data import MegatronData
 from conceptloader.integrations.megatron_lm.past import MEGATRON_LM
 from tests.megatron.stock import data_of, dataset_config
 from tests.mixing import learned
 
 pytestmark = pytest.mark.usefixtures("one_process")
-
-
-def tokens(data: MegatronData, dataset: Any, **options: Any) -> list[list[int]]:
-    iterator = data.iterator(dataset, **options)
-    assert iterator is not None
-    return [row for _ in range((len(dataset) - data.consumed) // 2) for row in next(iterator)["tokens"].tolist()]
-
-
-def test_every_sample_is_that_of_the_run(tmp_path: Path) -> None:
-    config, samples = learned.run(tmp_path, seed=5)
-    data = data_of(config, dataset_config(32), (learned.SAMPLES, 0, 0), consumed=0)
-    assert data.run is not None
-    assert data.run.mixing is None
-    (train, *_) = data.datasets()
-    found = tokens(data, train, num_workers=1)
-    assert found == [inputs for _, inputs in samples]
-    state = data.state(40)
-    resumed = data_of(config, dataset_config(32), (learned.SAMPLES, 0, 0), consumed=40, saved=state)
-    (train, *_) = resumed.datasets()
-    assert found[40:] == tokens(resumed, train)
 
 
 @pytest.mark.parametrize("key", ["replay", "mixing"])

@@ -18,11 +18,8 @@ from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.integrations import megatron_lm
 from conceptloader.integrations.megatron_lm.launch import Run
 from conceptloader.integrations.megatron_lm.options import (
-    for_evaluation,
-    one_pass,
     take_options,
     wanted,
-    with_share,
 )
 from conceptloader.integrations.megatron_lm.past import MEGATRON_LM
 from conceptloader.integrations.megatron_lm.steps import batch_schedule, first_sample
@@ -192,17 +189,6 @@ ENDS: dict[str, tuple[dict[str, Any], int, int]] = {  # Megatron's arguments, it
 }
 
 
-def test_sizes_of_groups_are_those_of_parallel_state(
-    folder: Path, tmp_path: Path, starts: Starts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With --tensor-parallel-num-weight-shards, Megatron's arguments say the size of a part of the group."""
-    monkeypatch.setattr(parallel_state, "get_data_parallel_world_size", lambda: 2)
-    odd = {"global_batch_size": 10, "decrease_batch_size_if_needed": True}
-    run, _, _ = starts(write_config(folder / "data.yaml"), save=str(tmp_path), **odd)
-    (start,) = RunLog(tmp_path).starts
-    assert (run.group, start.plan.partition.dp_size, start.plan.schedule.rule) == (4, 2, ((0, 8),))
-
-
 @pytest.mark.parametrize("name", ENDS)
 def test_the_data_last_to_the_last_step(folder: Path, tmp_path: Path, starts: Starts, name: str) -> None:
     """Megatron's sizes are of batches that never change. max_epochs holds for the samples that are read."""
@@ -291,23 +277,6 @@ def test_weights_need_the_stage_of_the_loss(folder: Path, monkeypatch: pytest.Mo
     assert wanted(load_config(config), concepts=False).outputs.loss_weight is None
 
 
-def test_evaluation_configs(tmp_path: Path) -> None:
-    phases = [{"at": 0, "weights": {"code": 1.0}}, {"at": 100, "weights": {"web": 1.0}}]
-    exclude = [{"dataset": name, "tokens": [0, 10]} for name in ("code", "web")]
-    datasets = {name: {"path": name, "split": [0.5, 1.0]} for name in ("code", "web")}
-    path = write_config(tmp_path / "c.yaml", datasets=datasets, phases=phases, exclude=exclude)
-    config = for_evaluation(load_config(path))
-    assert list(config.datasets) == ["code"]
-    assert [entry.dataset for entry in config.exclude] == ["code"]
-    whole = one_pass(load_config(path))
-    assert (whole.order, list(whole.datasets)) == ("sequential", ["code", "web"])
-    held_out = with_share(whole, (0.8, 1.0))
-    assert held_out.split_documents == (0.8, 1.0)
-    assert [entry.split for entry in held_out.datasets.values()] == [(0.5, 1.0)] * 2
-    with raises(ConfigError, "split_documents", "with --split"):
-        with_share(held_out, (0, 0.5))
-
-
 @pytest.mark.usefixtures("one_process")
 def test_a_changed_past_is_accepted_in_the_launchers_words(folder: Path) -> None:
     config, rules = write_config(folder / "data.yaml"), dataset_config(16)
@@ -342,37 +311,6 @@ def test_releases_that_have_other_names(folder: Path, monkeypatch: pytest.Monkey
     monkeypatch.delitem(sys.modules, "conceptloader.integrations.megatron_lm.data")
     with pytest.raises(ConfigError, match=f"{known}.*|cannot import name 'Split'"):
         _ = megatron_lm.MegatronData
-
-
-@pytest.mark.usefixtures("one_process")
-def test_evaluation_without_a_part_of_the_data_is_refused_at_the_start(folder: Path) -> None:
-    """Megatron itself fails at the first evaluation, hours later."""
-    path = write_config(folder / "data.yaml")
-    for split in ("100,0,0", "90,0,10"):
-        assert data_of(path, dataset_config(16), split=split).datasets()[1] is None
-        with raises(ConfigError, "evaluation", "8 samples", fix="--split with a second number above 0"):
-            data_of(path, dataset_config(16), [64, 8, 8], split=split)
-
-
-def test_names_to_accept_are_known_ones() -> None:
-    accept = [
-        "loader",
-        "order",
-        "log",
-        "tokenizer",
-        "seed",
-        "phases.0.weights",
-        "datasets.web",
-        "extra.split_documents",
-    ]
-    options, _ = take_options(["--conceptloader-config", "x.yaml", "--conceptloader-allow-changed", *accept])
-    assert options == {"config": "x.yaml", "valid": None, "test": None, "stage": "last", "accept": accept}
-    for wrong, message in (
-        ("nonsense", "found an unknown value 'nonsense', expected one of .*tokenizer"),
-        ("phase.0.weights", "found an unknown value 'phase', .*; did you mean phases"),
-    ):
-        with pytest.raises(ConfigError, match=f"^--conceptloader-allow-changed: {message}"):
-            take_options(["--conceptloader-config", "x.yaml", "--conceptloader-allow-changed", "seed", wrong])
 
 
 @pytest.mark.parametrize("data", [["--conceptloader-config", "x.yaml"], ["--data-path", "x"]], ids=["yaml", "in place"])

@@ -10,15 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 
-from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import share_of
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.integrations.megatron_lm.options import load_configs
-from conceptloader.order.partition import Partition
-from conceptloader.order.progress.runlog import RunLog, RunStart
-from conceptloader.order.schedule import BatchSchedule
-from conceptloader.trace import open_run
-from tests.corpora.blended import tokens_of
 from tests.corpora.token_files import EOD, write_corpus, write_megatron
 from tests.megatron.stock import build_stock, data_of, dataset_config
 from tests.raises import raises
@@ -109,48 +104,6 @@ def test_validation_holds_what_megatron_holds_out(tmp_path: Path) -> None:
         assert len(tokens) == 992
         assert np.array_equal(tokens, held_out[:992])
         assert data.spec.extra == {"split_documents": [0.0, 0.9]}
-
-
-@pytest.mark.usefixtures("one_process")
-def test_a_run_that_was_cut_by_tokens_is_told_the_rule_and_goes_on_as_it_was(tmp_path: Path) -> None:
-    adopt([short_and_long(tmp_path / "a")], tmp_path / "web")
-    cut, whole, rest = (tmp_path / f"{name}.yaml" for name in ("cut", "whole", "rest"))
-    for path, split in ((cut, {"split": [0, 0.9]}), (whole, {}), (rest, {"split": [0.9, 1]})):
-        path.write_text(yaml.safe_dump({"datasets": {"web": {"path": "web", **split}}}))
-    config = dataset_config(LENGTH)
-    # The same share of tokens, not of documents.
-    before = data_of(cut, config, valid=rest)
-    by_tokens = before.state(4)
-    with raises(ResumeError, found="datasets.web.token_range: saved [0, 1160], now [0, 360]") as e:
-        data_of(whole, config, split="90,10,0", consumed=4, saved=by_tokens)
-    assert "--split (extra.split_documents): saved None, now [0.0, 0.9]" in str(e.value)
-    assert data_of(cut, config, valid=rest, consumed=4, saved=by_tokens).spec == before.spec
-    now = data_of(whole, config, split="90,10,0")
-    again = data_of(whole, config, split="90,10,0", consumed=4, saved=now.state(4))
-    assert again.spec == now.spec
-    with raises(ResumeError, found="(extra.split_documents): saved [0.0, 0.9], now [0.0, 0.8]"):
-        data_of(whole, config, split="80,20,0", consumed=4, saved=now.state(4))
-    # All of the data: there is no rule to speak of.
-    assert data_of(whole, config, split="1,0,0").spec.extra == {}
-
-
-@pytest.mark.usefixtures("one_process")
-def test_questions_about_a_run_that_was_cut(tmp_path: Path) -> None:
-    """The run log says what Megatron's command line said: --split, --seq-length, --seed."""
-    adopt([short_and_long(tmp_path / "a")], tmp_path / "web")
-    path = tmp_path / "data.yaml"
-    path.write_text(yaml.safe_dump({"datasets": {"web": {"path": "web"}}}))
-    data = data_of(path, dataset_config(LENGTH), [60, 1, 0], split="90,10,0")
-    for consumed in (0, 8):
-        schedule = BatchSchedule.constant(4).at(consumed // 4, consumed)
-        start = RunStart.of(data.spec, schedule, Partition(micro_batch_size=1, dp_size=1), LENGTH)
-        assert data.run is not None
-        RunLog(tmp_path).append(start, data.spec, data.run.blend.config.to_dict())
-        run = open_run(path, tmp_path)
-        assert run.blend.spec == data.spec
-        train = data.datasets()[0]
-        for sample in range(60):
-            assert tokens_of(run.blend, sample)[:-1] == train[sample]["tokens"].tolist()
 
 
 @pytest.mark.usefixtures("one_process")

@@ -52,15 +52,6 @@ def test_resumed_at_any_step_they_are_the_same_weights(name: str) -> None:
         assert resumed.state() == whole.state()
 
 
-@pytest.mark.parametrize(("kind", "most"), [("doremi", 4_500), ("odm", 3_200)])
-def test_states_are_small(kind: str, most: int) -> None:
-    names = [f"dataset-{k}" for k in range(50)]
-    controller = KINDS[kind](dict.fromkeys(names, 0.02))
-    for step in range(100):
-        controller.observe(step, {name: 2 + math.sin(step + k) for k, name in enumerate(names)})
-    assert len(json.dumps(controller.state())) < most
-
-
 @pytest.mark.parametrize(
     "losses", [{"a": math.nan}, {"a": 1.0, "b": math.inf}, {"a": 900.0}, {"a": True}, {"a": 1.0, "d": 1.0}]
 )
@@ -83,23 +74,6 @@ def test_no_dataset_is_lost() -> None:
         weights = odm.observe(step, {"a": 20.0, "b": 0.1})
     assert weights is not None
     assert weights["b"] > 0.005
-
-
-def test_bandits_that_ran_for_long_are_finite() -> None:
-    odm = ODM({"a": 1, "b": 1, "c": 1}, smoothing=None)
-    for step in range(3000):
-        weights = odm.observe(step, {"a": 400.0, "b": 1.0})
-    assert weights is not None
-    assert math.isclose(sum(weights.values()), 1, abs_tol=1e-5)
-
-
-def test_the_reference_is_subtracted() -> None:
-    """Its losses, or those in excess of it, are the same."""
-    given = DoReMi(EVEN, reference={"a": 2.1, "b": 1.5, "c": 3.5})
-    excess = DoReMi(EVEN)
-    for step, losses in enumerate(LOSSES):
-        above = {name: max(loss - {"a": 2.1, "b": 1.5, "c": 3.5}[name], 0) for name, loss in losses.items()}
-        assert given.observe(step, losses) == excess.observe(step, above)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.state import OrderState
 from conceptloader.run.mixing import Controller
-from tests.mixing.training import BATCH, SIZES, Run, configuration
+from tests.mixing.training import BATCH, Run, configuration
 from tests.raises import raises
 
 USERS = "conceptloader.testing.controllers:Greedy"
@@ -45,15 +45,6 @@ def test_resumed_at_any_step_it_trains_the_same(mixing: Any, tmp_path: Path) -> 
     assert samples == whole.samples
     assert found == expected
     assert run.mixing["steps"] == 12
-
-
-@named
-def test_the_mixture_follows_the_losses(mixing: Any, tmp_path: Path) -> None:
-    run = Run(configuration(tmp_path, mixing)).steps(60)
-    early, late = ([d for s, d in run.samples if s // BATCH in steps] for steps in (range(12), range(48, 60)))
-    hard = sorted(SIZES).index("hard")
-    assert late.count(hard) > early.count(hard)
-    assert {0, 1, 2} == set(late) | set(early)
 
 
 def test_the_recipe_of_the_cookbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,21 +165,6 @@ def test_a_file_that_changes_whenever_and_runs_resumed_whenever(seed: int, tmp_p
     assert run(draw.sample(range(1, steps), draw.randint(1, 6))) == whole
 
 
-def test_a_file_cannot_break_max_epochs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    config = configuration(tmp_path, {"file": str(tmp_path / "weights.yaml")})
-    config["datasets"]["hard"]["max_epochs"] = 0.3
-    (tmp_path / "weights.yaml").write_text("{easy: 1, hard: 2, middle: 1}")
-    run = Run(config)
-    run.loader = cl.make_dataloader(config, micro_batch_size=BATCH, num_samples=240)
-    hundred = "{easy: 1, hard: 1000, middle: 1}"
-    run.steps(2)
-    assert weights(run)["hard"] == 2
-    (tmp_path / "weights.yaml").write_text(hundred)
-    run.steps(4)
-    assert weights(run)["hard"] == 2
-    assert caplog.text.count("max_epochs") == 1
-
-
 def test_what_is_learned_cannot_break_max_epochs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The last weights that keep it stay; it is said, and resumed runs do the same."""
     config = configuration(tmp_path, {USERS: {"times": 18}})
@@ -222,16 +198,6 @@ def test_calls_that_are_wrong(tmp_path: Path) -> None:
     with raises(ConfigError, "observe", "no section"):
         Run(plain).steps(1)
     assert "mixing" not in Run(plain).loader.state_dict()["conceptloader"]
-
-
-def test_a_call_for_each_micro_batch_is_noticed(tmp_path: Path) -> None:
-    loader = Run(configuration(tmp_path, {"odm": {}}), micro=4).loader
-    batches = iter(loader)
-    next(batches)
-    loader.observe({"easy": 1.0})
-    next(batches)
-    with raises(ConfigError, "observe", "a second call"):
-        loader.observe({"easy": 1.0})
 
 
 def test_a_state_that_is_saved_too_early_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -304,15 +270,6 @@ def test_losses_that_do_not_come_any_more(mixing: Any, tmp_path: Path, caplog: p
         loader.observe({})
 
 
-def test_it_goes_on_behind_another_trainers_checkpoint(tmp_path: Path) -> None:
-    run = Run(configuration(tmp_path, {"odm": {}})).steps(5)
-    (tmp_path / "state.json").write_text(run.saved[1])
-    continued = Run(configuration(tmp_path, {"odm": {}}, continue_from=str(tmp_path / "state.json")))
-    assert continued.mixing == run.mixing
-    with raises(ResumeError, "mixing", "doremi", "odm, as saved"):
-        Run(configuration(tmp_path, {"doremi": {}}, continue_from=str(tmp_path / "state.json")))
-
-
 @pytest.mark.parametrize(
     ("mixing", "path"),
     [
@@ -349,15 +306,6 @@ def test_what_does_not_go_with_it(tmp_path: Path) -> None:
         cl.open_blend({**config, "datasets": unweighted, "order": "sequential"})
     with raises(ConfigError, "mixing", "SampleDataset"):
         cl.SampleDataset(config)[0]
-
-
-def test_numpy_loaders_learn_too(tmp_path: Path) -> None:
-    loader = cl.batches(configuration(tmp_path, {"odm": {}}), micro_batch_size=BATCH)
-    batches = iter(loader)
-    for step in range(8):
-        next(batches)
-        loader.observe({"easy": 1.0, "hard": 5.0 + step, "middle": 1.0})
-    assert loader.blend.spec.live
 
 
 def _rank(rank: int, config: Any, folder: str) -> None:

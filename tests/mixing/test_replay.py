@@ -47,30 +47,6 @@ def test_other_batch_sizes_and_samples_alone(config: Any) -> None:
     assert sorted(ranks[0] + ranks[1]) == sorted(samples)
 
 
-def test_a_resume_and_phases_that_say_the_same(config: Any, tmp_path: Path) -> None:
-    config, samples = config
-    loader = cl.make_dataloader(config, micro_batch_size=BATCH, num_samples=SAMPLES)
-    batches, found = iter(loader), []
-    for _ in range(5):
-        batch = next(batches)
-        found += zip(batch["dataset_id"].tolist(), batch["input_ids"].tolist(), strict=True)
-    state = loader.state_dict()
-    loader.close()
-    again = cl.make_dataloader(config, micro_batch_size=BATCH // 2, num_samples=SAMPLES)
-    again.load_state_dict(state)
-    assert found + read(again) == samples
-    spec = loader.blend.spec
-    phases = [{"at": one.at, "weights": dict(one.weights)} for one in spec.segments if one.weights]
-    datasets = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
-    listed = {**config, "datasets": datasets, "replay": None, "phases": phases}
-    assert cl.open_blend(listed).spec == spec
-    assert cl.open_blend({**config, "datasets": datasets}).spec == spec  # the log has the weights at sample 0, too
-    loader = cl.make_dataloader(listed, micro_batch_size=2 * BATCH)
-    loader.load_state_dict(state)
-    assert (found + read(loader))[:SAMPLES] == samples
-    assert [phase["at"] for phase in phases] == [0, *range(32, SAMPLES, BATCH)]
-
-
 def test_what_cannot_be_set(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is an error at launch."""
     config, _ = config

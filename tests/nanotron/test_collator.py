@@ -3,7 +3,6 @@
 import sys
 import types
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,8 @@ from conceptloader.integrations.nanotron_lm.batches import Collator, make_datalo
 from conceptloader.integrations.nanotron_lm.data import open_stage
 from conceptloader.integrations.nanotron_lm.losses import LossPerDataset
 from conceptloader.integrations.nanotron_lm.options import NanotronOptions
-from conceptloader.integrations.nanotron_lm.own_script import build_dataloader
 from conceptloader.testing import random_documents, write_dataset
 from tests.corpora.columns import add_column, random_items
-from tests.corpora.twins import IDS, write_twins
-from tests.mixing import learned
 from tests.nanotron.support import context
 from tests.raises import raises
 
@@ -131,36 +127,3 @@ def test_loss_per_dataset_is_weighted_by_the_mask() -> None:
     losses.observe(loss[:1], torch.tensor([[True, True]]))
     assert losses.finish_step([[0, 1, 1], [0]], 4) == {"code": pytest.approx(7 / 3), "web": pytest.approx(3.0)}
     assert losses.finish_step([], 4) == {}
-
-
-def test_a_micro_batch_does_not_depend_on_what_is_taken_out(tmp_path: Path) -> None:
-    def micro_batches(path: Path, *exclude: Any) -> list[dict[str, Any]]:
-        tracks, outputs = {"concepts": {"max_spans": 24, "max_concepts": 4}}, {"position_ids": "document"}
-        config = {"datasets": {"web": {"path": str(path)}}, "tracks": tracks, "outputs": outputs, "seq_len": 24}
-        options = NanotronOptions(model_inputs=dict.fromkeys(("concepts_ids", "concepts_span_index"), "first"))
-        blend, place = cl.open_blend({**config, "exclude": list(exclude)}), context()
-        stage = open_stage(blend, options, place, step=0, micro_batch_size=8, global_batch_size=8)
-        ranks = {"input_pp_rank": 0, "output_pp_rank": 0, "num_workers": 0, "dataloader_pin_memory": False}
-        batches = make_dataloader(stage, parallel_context=place, use_position_ids=True, **ranks)
-        return list(islice(batches, 4))
-
-    def same(one: Any, other: Any) -> bool:
-        return all(torch.equal(a[key], b[key]) for a, b in zip(one, other, strict=True) for key in {*a, *b})
-
-    paths = write_twins(tmp_path, "documents")
-    one, other = (micro_batches(path, {"at": 0, "ids": IDS, "take": "own"}) for path in paths)
-    assert same(one, other)
-    assert not same(*map(micro_batches, paths))
-    assert sum(int(batch["label_mask"].sum()) for batch in one) > 300
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_run_is_replayed_to_the_sample(workers: int, tmp_path: Path) -> None:
-    """Also by worker processes, whose order no controller could change."""
-    config, samples = learned.run(tmp_path, seed=5)
-    loader = build_dataloader(
-        config, seq_len=32, micro_batch_size=4, global_batch_size=12, parallel_context=context(), input_pp_rank=0,
-        output_pp_rank=0, num_workers=workers,
-    )  # fmt: skip
-    found = [row for batch in islice(loader, learned.SAMPLES // 4) for row in batch["input_ids"].tolist()]
-    assert found == [inputs for _, inputs in samples]

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -287,36 +286,6 @@ def test_a_run_that_nanoset_began(tmp_path: Path) -> None:
     for counts in (with_ours, with_theirs):
         listed = ", ".join(f"{name}: {count}" for name, count in sorted(counts.items()))
         assert f"({listed})" in ours.output
-
-
-@pytest.mark.parametrize("layout", [Layout(dp=2), Layout(pp=2)])
-def test_metrics_in_its_log(tmp_path: Path, data: dict[str, Path], dataset: dict[str, Any], layout: Layout) -> None:
-    """By iteration, once each, over a resume: the counts of the order, and of the masks that the writing rank saw."""
-    masks = [{"dataset": "web", "tokens": [0, 3000]}]
-    dataset = {**dataset, "metrics": True, "exclude": masks}
-    sizes = {"dp": layout.dp, "pp": layout.pp}
-    found: list[tuple[str, str]] = []
-    for steps in (3, 6):
-        config = support.config(tmp_path / "c", dataset, **sizes, steps=steps, resume=steps > 3)
-        run = succeeds(tmp_path / str(steps), config)
-        found += re.findall(r"data at iteration (\d+): (.*)", run.output)
-    assert [int(step) for step, _ in found] == list(range(1, 7))
-    settings = {"seed": 42, "seq_len": support.SEQ_LEN, **{k: v for k, v in dataset.items() if k != "type"}}
-    batch = 4 * layout.dp
-    plain = cl.make_dataloader(
-        settings, micro_batch_size=2, global_batch_size=batch, dp_rank=0, dp_size=layout.dp, scheme="contiguous"
-    )
-    order, batches = plain.blend.order, iter(plain)
-    for step, line in found:
-        values = {name: float(value) for name, value in (pair.split(": ") for pair in line.split(" | "))}
-        counts = order.counts(int(step) * batch)
-        assert [values[f"tokens/{name}"] for name in order.names] == [support.SEQ_LEN * n for n in counts]
-        epochs = [count / size for count, size in zip(counts, order.sizes, strict=True)]
-        assert [values[f"epochs/{name}"] for name in order.names] == pytest.approx(epochs, rel=1e-3)
-        mask = np.concatenate([next(batches)["loss_mask"].numpy() for _ in range(2)])
-        assert values["masked"] == pytest.approx(1 - mask.mean(), rel=1e-3, abs=1e-4)
-        assert values["without_loss"] == (mask.sum(1) == 0).sum()
-        assert 0 <= values["waited_seconds"] <= values["seconds"]
 
 
 def test_weights_that_are_set_while_the_run_is_going(

@@ -20,7 +20,6 @@ from conceptloader.integrations.nanotron_lm.options import NanotronOptions
 from conceptloader.integrations.nanotron_lm.own_script import build_dataloader
 from conceptloader.integrations.nanotron_lm.state import NAME, State, check_layout
 from conceptloader.loader.batch.open import open_reader
-from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.state import KEY, as_leaf
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.nanotron.support import context
@@ -78,13 +77,6 @@ def test_callbacks_come_after_the_step(dataset: dict[str, Any]) -> None:
     assert seen == [(8, 8, 0.5, 0.25), (16, 16, 0.5, 0.25)]
 
 
-def test_a_stage_goes_on_where_the_checkpoint_was(dataset: dict[str, Any]) -> None:
-    first = trained(stage(dataset), 24)
-    again = stage(dataset, first.state(), consumed=24, tokens=first.tokens)
-    assert (again.consumed, again.stage_start, again.tokens) == (24, 0, first.tokens)
-    assert again.run.blend.spec == first.run.blend.spec
-
-
 def test_a_new_stage_continues_every_dataset(dataset: dict[str, Any]) -> None:
     """Also a third one, and the resume of that: no draw is repeated or left out."""
     state = trained(stage(dataset), 24).state()
@@ -100,42 +92,6 @@ def test_a_new_stage_continues_every_dataset(dataset: dict[str, Any]) -> None:
     for k in range(3):
         assert draws[members == k].tolist() == list(range(int((members == k).sum())))
     assert set(third.tokens) == {"code", "web"}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"seed": 7}, "seed: saved 42, now 7"),
-        ({"datasets": {"weight": 0.5}}, "phases.0.weights.math: saved 1/10, now 5/14"),
-        ({"datasets": {"split": [0.0, 0.5]}}, "datasets.math.windows: saved 23, now"),
-    ],
-    ids=["seed", "weight", "split"],
-)
-def test_a_changed_past_is_refused_unless_allowed(
-    dataset: dict[str, Any], change: dict[str, Any], message: str
-) -> None:
-    """What counts as the past is decided, and tested, in order/progress."""
-    state = trained(stage(dataset), 24).state()
-    changed = {**dataset, **change}
-    if "datasets" in change:
-        members = dataset["datasets"]
-        changed["datasets"] = {**members, "math": {**members["math"], **change["datasets"]}}
-    with pytest.raises(ResumeError, match=message):
-        stage(changed, state, consumed=24)
-    allowed = {**changed, "nanotron": {"allow_changed": ["seed", "phases", "datasets"]}}
-    assert stage(allowed, state, consumed=24).consumed == 24
-
-
-def test_a_new_sequence_length(dataset: dict[str, Any]) -> None:
-    """In mid-epoch it is refused, unless the configuration accepts to read again."""
-    state = trained(stage(dataset), 24).state()
-    with raises(ResumeError, fix="on_seq_len_change: restart"):
-        stage(dataset, state, name="longer", seq_len=128)
-    longer = stage({**dataset, "on_seq_len_change": "restart"}, state, name="longer", seq_len=128)
-    assert longer.consumed == 24
-    trained(longer, 8)
-    assert sum(stats["tokens"] for stats in longer.get_consumption_stats().values()) == 8 * 64
-    assert set(longer.tokens) == {"web", "code", "math"}
 
 
 def test_checkpoints_that_do_not_fit(dataset: dict[str, Any]) -> None:
@@ -175,12 +131,6 @@ def test_a_past_that_nothing_tells_of_is_accepted_by_name_and_with_numbers(
     (warning,) = caplog.messages
     assert found in warning
     assert then in warning
-
-
-def test_stages_of_another_loader_before_this_one(dataset: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    assert stage(dataset, None, earlier={"/data/web": 640}).consumed == 0
-    (warning,) = caplog.messages
-    assert "another loader (/data/web: 10): this one begins at sample 0" in warning
 
 
 def test_data_that_the_run_cannot_take(dataset: dict[str, Any], tmp_path: Path) -> None:
@@ -234,15 +184,6 @@ def test_a_layout_that_nanotron_cannot_load(tmp_path: Path, name: str, loads: st
         check_layout(tmp_path, SimpleNamespace(checkpoints=SimpleNamespace(**parts), parallelism=sizes))
     nothing = SimpleNamespace(load_optimizer=False, load_lr_scheduler=False)
     check_layout(tmp_path, SimpleNamespace(checkpoints=nothing, parallelism=sizes))
-
-
-def test_the_run_log_answers_steps(dataset: dict[str, Any], tmp_path: Path) -> None:
-    log = tmp_path / "checkpoints"
-    state = trained(stage(dataset, log=log), 24).state()
-    stage(dataset, state, consumed=24, log=log, step=3, global_batch_size=12)
-    history = RunLog(log).history
-    assert [history.range_of(step) for step in (2, 3, 4)] == [(16, 24), (24, 36), (36, 48)]
-    assert [start.data_stage for start in RunLog(log).starts] == ["first", "first"]
 
 
 def test_a_dataset_travels_to_worker_processes(dataset: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tests.oracle.data import Data, Span, dtype, read
-from tests.oracle.order import Order, Phase, Weights, ramp, sample_random
+from tests.order.plain import Order, Phase, Weights, ramp, sample_random
 
 Config = Mapping[str, Any]
 

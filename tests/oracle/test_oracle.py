@@ -32,8 +32,8 @@ from tests.conftest import Tally
 from tests.oracle.corpora import CONCEPTS, DOCUMENTS, FIELDS, STREAMS, VIEWS, write_all
 from tests.oracle.data import read
 from tests.oracle.imported import CHATS, IMPORTED, write_imported
-from tests.oracle.order import Weights, smallest_integers
 from tests.oracle.samples import Oracle, Sample, excluded, meaning
+from tests.order.plain import Weights, smallest_integers, steps
 from tests.scale import SOAK, scaled
 
 BATCH = 12
@@ -305,15 +305,6 @@ def check_far(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, blend: cl
     for k, batch in enumerate(DataLoader(data, batch_size=7, sampler=sampler, collate_fn=cl.collate_fn)):
         checked += check_batch(oracle, batch, mine[7 * k : 7 * k + 7])
     return checked
-
-
-def steps(rule: Rule, origin: int) -> Iterator[tuple[int, int]]:
-    """The first sample of each step and that of the next, of a trainer that begins at the sample `origin`."""
-    first = origin
-    while True:
-        size = [size for begin, size in rule if begin <= first][-1]
-        yield first, first + size
-        first += size
 
 
 @dataclass(frozen=True)

@@ -1,125 +1,219 @@
-"""What docs/order.md says of trees, blocks, phases, skips and steps in plain Python, one sample at a time."""
+"""Which window is sample t: docs/order.md and docs/mixtures.md to the last bit, as plain as they are, and as slow."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from hashlib import blake2b
+from math import gcd, inf, lcm, pi, sin
+from typing import Any
 
-from conceptloader.order.reference import PhaseOrder, blocks_key, epoch_key, keyed_shuffle, permute
-from conceptloader.order.tree import Tree, build_tree, went_left
-
-
-def tree_locate(tree: Tree, j: int) -> tuple[int, int]:
-    """(leaf, draw of that leaf) of the j-th sample."""
-    node = tree.root
-    while node >= 0:
-        before = went_left(j, tree.share[node])
-        if went_left(j + 1, tree.share[node]) > before:
-            j, node = before, tree.left[node]
-        else:
-            j, node = j - before, tree.right[node]
-    return ~node, j
+GOLDEN = 0x9E3779B97F4A7C15
+WORD = 2**64
+Weights = Mapping[str, int | float]
+Phase = tuple[int, Weights]
+"""From a global sample on."""
 
 
-def tree_position(tree: Tree, leaf: int, draw: int) -> int:
-    """The inverse of `tree_locate`: the position of a leaf's draw-th sample."""
-    for node, is_left in reversed(tree.paths[leaf]):
-        p = tree.share[node]
-        middle = (draw << 64) + (1 << 63)
-        # the smallest j after which the child has draw + 1: its count is left(j + 1), or j + 1 - left(j + 1)
-        draw = -(-middle // p) - 1 if is_left else middle // ((1 << 64) - p)
-    return draw
+def mix64(x: int) -> int:
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % WORD
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB % WORD
+    return x ^ (x >> 31)
 
 
-def block_order(phase: PhaseOrder, number: int, block: int) -> list[tuple[int, int]]:
-    """[(leaf, draw)] of block `number`: the strict choices permuted, every leaf's draws in order."""
-    strict = [tree_locate(phase.tree, number * block + s) for s in range(block)]
-    following = dict(reversed(strict))  # the first draw of each leaf
-    order = []
-    for s in keyed_shuffle(block, epoch_key(phase.key, number)):
-        leaf = strict[s][0]
-        order.append((leaf, following[leaf]))
-        following[leaf] += 1
-    return order
+def epoch_key(key: int, number: int) -> int:
+    return mix64((key + mix64((number + GOLDEN) % WORD)) % WORD)
 
 
-def counts(phase: PhaseOrder, g: int, block: int) -> list[int]:
-    """Draws of every dataset before global sample g of this phase."""
-    number, rest = divmod(g - phase.start, block)
-    found = phase.counts(g - rest)
-    for leaf, _ in block_order(phase, number, block)[:rest] if rest else ():
-        found[phase.members[leaf]] += 1
-    return found
+def derive_key(*parts: int | str) -> int:
+    given = b""
+    for part in parts:
+        text = str(part).encode()
+        given += (b"s" if isinstance(part, str) else b"i") + len(text).to_bytes(8, "little") + text
+    return int.from_bytes(blake2b(given, digest_size=8, person=b"conceptloader").digest(), "little")
 
 
-def order_phases(
-    phases: Iterable[tuple[int, Mapping[str, int]]], names: Sequence[str], seed: int, block: int
-) -> list[PhaseOrder]:
-    """The phases of a mixture of the datasets `names`, from (start, smallest integers) in order of their starts."""
-    index = {name: k for k, name in enumerate(names)}
-    result: list[PhaseOrder] = []
-    for start, weights in phases:
-        ordered = {name: weights[name] for name in sorted(weights)}
-        base = counts(result[-1], start, block) if result else [0] * len(names)
-        members = [index[name] for name in ordered]
-        tree = build_tree(list(ordered.values()))
-        result.append(PhaseOrder(start, ordered, members, tree, blocks_key(seed, start), base))
-    return result
+def sample_random(seed: int, t: int) -> int:
+    return epoch_key(derive_key(seed, "sample random"), t) // 2
 
 
-def locate(phases: Sequence[PhaseOrder], block: int, g: int) -> tuple[int, int]:
-    """(dataset, draw) of global sample g."""
-    phase = [phase for phase in phases if phase.start <= g][-1]
-    number, r = divmod(g - phase.start, block)
-    leaf, draw = block_order(phase, number, block)[r]
-    dataset = phase.members[leaf]
-    return dataset, phase.base[dataset] + draw
+def keyed_shuffle(n: int, key: int) -> list[int]:
+    items = list(range(n))
+    for i in range(n - 1, 0, -1):
+        j = mix64((key + i * GOLDEN) % WORD) * (i + 1) >> 64
+        items[i], items[j] = items[j], items[i]
+    return items
 
 
-def position(phases: Sequence[PhaseOrder], block: int, dataset: int, draw: int) -> int | None:
-    """The inverse of `locate`; None if no sample is this draw: the dataset left before."""
-    phase = [phase for phase in phases if phase.base[dataset] <= draw][-1]
-    if dataset not in phase.members:
-        return None
-    found = phase.members.index(dataset), draw - phase.base[dataset]
-    number = tree_position(phase.tree, *found) // block
-    return phase.start + number * block + block_order(phase, number, block).index(found)
+def permute(i: int, n: int, key: int) -> int:
+    if n <= 1024:
+        return keyed_shuffle(n, key)[i]
+    bits = (n - 1).bit_length() // 2
+    a = ((n - 1) >> bits) + 1
 
+    def scramble(x: int, r: int) -> int:
+        x = (x + (key + r * GOLDEN)) * 0xBF58476D1CE4E5B9 % WORD
+        return (x ^ (x >> 32)) * 0x94D049BB133111EB % WORD >> 32
 
-def window_of(draw: int, size: int, key: int) -> tuple[int, int]:
-    """(epoch, window) of a draw of a dataset of `size` windows with this key."""
-    epoch, i = divmod(draw, size)
-    return epoch, permute(i, size, epoch_key(key, epoch))
-
-
-def global_index(t: int, skips: Iterable[tuple[int, int]]) -> int:
-    """The global sample that the trainer's sample t reads, with skips (at, count), `at` in the trainer's samples."""
-    return t + sum(count for at, count in skips if at <= t)
-
-
-def trainer_index(g: int, skips: Iterable[tuple[int, int]]) -> int | None:
-    """The inverse; None if global sample g is passed over."""
-    skipped = 0
-    for at, count in sorted(skips):
-        if at + skipped <= g < at + skipped + count:
-            return None
-        skipped += count if at + skipped <= g else 0
-    return g - skipped
-
-
-def steps(rule: Sequence[tuple[int, int]], consumed: int = 0) -> Iterator[tuple[int, int]]:
-    """[first, last + 1) of the trainer's samples of every step, from a step that starts at sample `consumed`.
-
-    rule: (from_consumed, batch size), the first from 0, ascending; the last entry reached when a step starts sizes it.
-    """
     while True:
-        size = [size for at, size in rule if at <= consumed][-1]
-        yield consumed, consumed + size
-        consumed += size
+        left, right = i >> bits, i % 2**bits
+        for r in (0, 2, 4, 6):
+            left = (left + (scramble(right, r) * a >> 32)) % a
+            right ^= scramble(left, r + 1) >> (32 - bits)
+        i = left * 2**bits + right
+        if i < n:
+            return i
 
 
-def rank_samples(
-    start: int, stop: int, micro_batch_size: int, dp_size: int, dp_rank: int, strided: bool = False
-) -> list[list[int]]:
-    """The micro batches of one rank in a step [start, stop)."""
-    groups, slots = range(start, stop, micro_batch_size * dp_size), range(micro_batch_size)
-    if strided:
-        return [[first + slot * dp_size + dp_rank for slot in slots] for first in groups]
-    return [[first + dp_rank * micro_batch_size + slot for slot in slots] for first in groups]
+def smallest_integers(weights: Weights) -> dict[str, int]:
+    """In the order of their names. A float is the decimal number that it prints as."""
+    exact = {name: Fraction(repr(w) if isinstance(w, float) else w) for name, w in sorted(weights.items())}
+    whole = lcm(*(w.denominator for w in exact.values()))
+    most = gcd(*(int(w * whole) for w in exact.values()))
+    return {name: int(w * whole) // most for name, w in exact.items()}
+
+
+def steps(rule: Sequence[tuple[int, int]], first: int = 0) -> Iterator[tuple[int, int]]:
+    """The first sample of each step and that of the next, of a trainer that begins at the sample `first`."""
+    while True:
+        size = [size for begin, size in rule if begin <= first][-1]
+        yield first, first + size
+        first += size
+
+
+class Tree:
+    """children: of node v, left and right, `~k` for leaf k."""
+
+    def __init__(self, weights: Sequence[int], lookahead: float) -> None:
+        n = len(weights)
+        self.children, self.share, self.leaf = [(0, 0)] * (n - 1), [0] * (n - 1), n == 1
+        nodes = [(w, k, ~k, [(w, 0.0)]) for k, w in enumerate(weights)]
+        for made in range(n - 1):
+            nodes.sort(key=lambda node: node[:2])
+            light, heavy = nodes[0], nodes[partner(nodes, lookahead)]
+            nodes = [node for node in nodes if node not in (light, heavy)]
+            both, v = light[0] + heavy[0], n - 2 - made
+            self.children[v] = heavy[2], light[2]
+            self.share[v] = (heavy[0] * 2**65 + both) // (2 * both)
+            leaves = [(w, above + float(Fraction(1, x[0]))) for x in (light, heavy) for w, above in x[3]]
+            nodes.append((both, n + made, v, critical(leaves)))
+        self.deviation = max(w * above for w, above in nodes[0][3]) / 2
+
+    def locate(self, j: int) -> tuple[int, int]:
+        """(leaf, how many of it came before)"""
+        v = ~0 if self.leaf else 0
+        while v >= 0:
+            before, after = ((k * self.share[v] + 2**63) >> 64 for k in (j, j + 1))
+            j, v = (before, self.children[v][0]) if after > before else (j - before, self.children[v][1])
+        return ~v, j
+
+
+def critical(leaves: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    kept, worst = [], -1.0
+    for w, above in sorted(leaves, reverse=True):
+        if w * above > worst:
+            worst = w * above
+            kept.append((w, above))
+    return kept
+
+
+def partner(nodes: list[Any], lookahead: float) -> int:
+    if lookahead == 0 or len(nodes) == 2:
+        return 1
+    best, least = 1, inf
+    for k in range(1, min(17, len(nodes))):
+        both = nodes[0][0] + nodes[k][0]
+        pairs = [(w, above + float(Fraction(1, x[0]))) for x in (nodes[0], nodes[k]) for w, above in x[3]]
+        value = max(w * (above + lookahead / both) for w, above in pairs)
+        if value < least:
+            best, least = k, value
+    return best
+
+
+def ramp(start: int, samples: int, shape: str, old: Weights, new: Weights) -> Iterator[Phase]:
+    """The phases of a ramp from `old` to `new`."""
+    n = min(63, samples)
+    before, after = ({name: Fraction(w, sum(ws.values())) for name, w in ws.items()}
+                     for ws in (smallest_integers(old), smallest_integers(new)))  # fmt: skip
+    for k in range(n):
+        mean = (2 * k + 1) / (2 * n)
+        if shape == "cosine":
+            mean = 0.5 - n / (2 * pi) * (sin(pi * (k + 1) / n) - sin(pi * k / n))
+        x = Fraction(round(mean * 2**20), 2**20)
+        shares = {m: (1 - x) * before.get(m, 0) + x * after.get(m, 0) for m in {*before, *after}}
+        yield start + k * samples // n, {m: max(1, round(share * 2**32)) for m, share in shares.items() if share}
+    yield start + samples, new
+
+
+class Order:
+    """sizes: windows (or packs, documents) of each dataset. phases: from the first sample that is decided here.
+    drawn: what each dataset has drawn before. skips: (at, count)."""
+
+    def __init__(
+        self,
+        seed: int,
+        block: int,
+        sizes: Mapping[str, int],
+        phases: Sequence[Phase],
+        skips: Sequence[tuple[int, int]] = (),
+        drawn: Mapping[str, int] | None = None,
+    ) -> None:
+        self.seed, self.block, self.sizes, self.phases, self.skips = (
+            seed,
+            block,
+            sizes,
+            sorted(phases, key=lambda p: p[0]),
+            skips,
+        )
+        self._blocks: dict[tuple[int, int], list[tuple[str, int]]] = {}
+        self._trees: dict[int, tuple[list[str], Tree]] = {}
+        self._drawn = [dict.fromkeys(sizes, 0) | dict(drawn or {})]  # before each phase
+
+    def global_sample(self, t: int) -> int:
+        return t + sum(count for at, count in self.skips if at <= t)
+
+    def locate(self, t: int) -> tuple[str, int, int]:
+        """(dataset, epoch, window) of the trainer's sample t."""
+        name, draw = self.draw(self.global_sample(t))
+        size = self.sizes[name]
+        epoch = draw // size
+        return name, epoch, permute(draw % size, size, epoch_key(derive_key(self.seed, "window order", name), epoch))
+
+    def draw(self, g: int) -> tuple[str, int]:
+        """(dataset, how many of it came before) of a global sample."""
+        number = max(k for k, (start, _) in enumerate(self.phases) if start <= g)
+        b, r = divmod(g - self.phases[number][0], self.block)
+        name, draw = self.block_order(number, b)[r]
+        return name, self.drawn(number)[name] + draw
+
+    def drawn(self, number: int) -> dict[str, int]:
+        while len(self._drawn) <= number:
+            k = len(self._drawn)
+            counts = dict(self._drawn[-1])
+            for g in range(self.phases[k - 1][0], self.phases[k][0]):
+                counts[self.draw(g)[0]] += 1
+            self._drawn.append(counts)
+        return self._drawn[number]
+
+    def drawn_before(self, g: int) -> dict[str, int]:
+        number = max(k for k, (start, _) in enumerate(self.phases) if start <= g)
+        counts = dict(self.drawn(number))
+        for earlier in range(self.phases[number][0], g):
+            counts[self.draw(earlier)[0]] += 1
+        return counts
+
+    def block_order(self, number: int, b: int) -> list[tuple[str, int]]:
+        if (number, b) not in self._blocks:
+            start, weights = self.phases[number]
+            if number not in self._trees:
+                integers = smallest_integers(weights)
+                trees = [Tree([*integers.values()], lookahead) for lookahead in (0, 1.5, 2, 2.5)]
+                self._trees[number] = [*integers], min(trees, key=lambda tree: tree.deviation)
+            names, tree = self._trees[number]
+            strict = [tree.locate(b * self.block + s) for s in range(self.block)]
+            following = {leaf: min(d for k, d in strict if k == leaf) for leaf, _ in strict}
+            found = []
+            for s in keyed_shuffle(self.block, epoch_key(derive_key(self.seed, "mixture block", start), b)):
+                leaf = strict[s][0]
+                found.append((names[leaf], following[leaf]))
+                following[leaf] += 1
+            self._blocks[number, b] = found
+        return self._blocks[number, b]

@@ -5,7 +5,6 @@ import pytest
 import conceptloader as cl
 from conceptloader.base.checks import MAX_COUNT, as_count
 from conceptloader.errors import ConfigError
-from conceptloader.order.schedule import BatchSchedule
 from tests.raises import raises
 
 
@@ -29,17 +28,3 @@ def test_a_mixture_has_no_dataset_beyond_its_last() -> None:
             order.index_of_window(dataset, epoch, window)
     with raises(ConfigError, found="-1"):
         order.counts(-1)
-
-
-def test_a_schedule_begins_at_0_or_later() -> None:
-    assert BatchSchedule([(0, 4)], 0, 0).range_of(0) == (0, 4)
-    for step, consumed in ((-1, 0), (0, -1)):
-        with raises(ConfigError, found="-1"):
-            BatchSchedule([(0, 4)], step, consumed)
-    assert "stretches" not in repr(BatchSchedule([(0, 4)]))
-
-
-def test_a_sampler_has_the_seed_of_torch_by_default() -> None:
-    data = range(50)
-    assert list(cl.DistributedSampler(data, 1, 0)) == list(cl.DistributedSampler(data, 1, 0, seed=0))
-    assert list(cl.DistributedSampler(data, 1, 0)) != list(cl.DistributedSampler(data, 1, 0, seed=1))

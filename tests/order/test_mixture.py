@@ -2,13 +2,10 @@
 
 import subprocess
 import sys
-from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +13,6 @@ from hypothesis import strategies as st
 import conceptloader as cl
 from conceptloader.errors import ConfigError
 from conceptloader.kernels.order import climb
-from conceptloader.order import reference
 from conceptloader.order.segments import Segment
 from conceptloader.order.tree import build_tree
 from tests.order import plain
@@ -55,59 +51,52 @@ def mixtures(draw: st.DrawFn, most: int, max_skips: int = 3) -> Given:
 
 # Sizes on both sides of that up to which windows are shuffled by a table.
 MIXTURES = st.sampled_from([1100, 1 << 40]).flatmap(mixtures)
-WITHOUT_SKIPS = mixtures(1 << 40, max_skips=0)
 
 
-class Plain:
-    """A mixture by the plain functions of tests/order/plain.py, from its arguments alone."""
+def plain_order(m: Given) -> plain.Order:
+    """docs/order.md, from the arguments of a mixture alone."""
+    skips = [(one.at, one.skip) for one in m.given if one.skip]
+    phases = [(one.at and one.at + sum(n for at, n in skips if at <= one.at), one.weights) for one in m.given]
+    sizes = dict(zip(m.names, m.sizes, strict=True))
+    return plain.Order(m.seed, m.block, sizes, [phase for phase in phases if phase[1]], skips)
 
-    def __init__(self, m: Given) -> None:
-        self.skips = [(one.at, one.skip) for one in m.given if one.skip]
-        given = [
-            (
-                one.at and one.at + sum(count for at, count in self.skips if at <= one.at),
-                reference.smallest_integers({k: Fraction(w) for k, w in one.weights.items()}),
-            )
-            for one in m.given
-            if one.weights
-        ]
-        self.m, self.phases = m, plain.order_phases(given, m.names, m.seed, m.block)
-        self.keys = [reference.dataset_key(m.seed, name) for name in m.names]
 
-    def sample(self, t: int) -> tuple[int, int, int, int]:
-        """(dataset, draw, epoch, window)."""
-        dataset, draw = plain.locate(self.phases, self.m.block, plain.global_index(t, self.skips))
-        size = self.m.sizes[dataset]
-        shuffled = plain.window_of(draw, size, self.keys[dataset])
-        return dataset, draw, *(shuffled if self.m.shuffle else divmod(draw, size))
-
-    def index(self, dataset: int, epoch: int, window: int) -> int:
-        """The inverse; -1 for what no sample is."""
-        size = self.m.sizes[dataset]
-        draw = reference.draw_of(epoch, window, size, self.keys[dataset]) if self.m.shuffle else epoch * size + window
-        g = plain.position(self.phases, self.m.block, dataset, draw)
-        t = None if g is None else plain.trainer_index(g, self.skips)
-        return -1 if t is None else t
+def place(m: Given, order: plain.Order, name: str, draw: int) -> tuple[int, int, int]:
+    """(dataset, epoch, window) of a draw."""
+    epoch, i = divmod(draw, size := order.sizes[name])
+    key = plain.epoch_key(plain.derive_key(m.seed, "window order", name), epoch)
+    return m.names.index(name), epoch, plain.permute(i, size, key) if m.shuffle else i
 
 
 @given(m=MIXTURES, ts=st.lists(st.integers(0, 500) | st.integers(0, 2**50), min_size=1, max_size=20))
-def test_kernels_equal_the_reference(m: Given, ts: list[int]) -> None:
-    (datasets, draws), (_, epochs, windows), simple = m.locate_many(ts), m.sample_many(ts), Plain(m)
-    expected = [simple.sample(t) for t in ts]
-    for t, (dataset, _, epoch, window) in zip(ts, expected, strict=True):
-        assert m.index_of_window(dataset, epoch, window) == t == simple.index(dataset, epoch, window)
-    assert expected == list(zip(datasets.tolist(), draws.tolist(), epochs.tolist(), windows.tolist(), strict=True))
+def test_kernels_equal_the_definition(m: Given, ts: list[int]) -> None:
+    order = plain_order(m)
+    drawn = [order.draw(order.global_sample(t)) for t in ts]
+    expected = [place(m, order, *one) for one in drawn]
+    assert [*zip(*(column.tolist() for column in m.sample_many(ts)), strict=True)] == expected
+    assert m.locate_many(ts)[1].tolist() == [draw for _, draw in drawn]
+    assert [m.index_of_window(*one) for one in expected] == ts
+    for t in [t for t in ts if t <= 500]:
+        assert dict(zip(m.names, m.counts(t), strict=True)) == order.drawn_before(order.global_sample(t))
 
 
+@settings(max_examples=50)
 @given(m=MIXTURES, data=st.data())
-def test_the_inverse_of_any_windows_equals_the_reference(m: Given, data: st.DataObject) -> None:
+def test_the_inverse_of_any_windows_is_that_of_the_definition(m: Given, data: st.DataObject) -> None:
     """Also of those that a skip passes over, and of datasets that have left or never take part."""
-    dataset, epoch, simple = data.draw(st.integers(0, len(m.sizes) - 1)), data.draw(st.integers(0, 2)), Plain(m)
+    order, dataset, epoch = plain_order(m), data.draw(st.integers(0, len(m.sizes) - 1)), data.draw(st.integers(0, 2))
     last = m.sizes[dataset] - 1
     windows = data.draw(st.lists(st.integers(0, min(last, 99)) | st.integers(0, last), min_size=1, max_size=30))
-    found, expected = m.indices_of_windows(dataset, epoch, windows), [simple.index(dataset, epoch, w) for w in windows]
-    assert found.tolist() == expected
-    assert [m.index_of_window(dataset, epoch, w) for w in windows[:3]] == [None if t < 0 else t for t in expected[:3]]
+    read = {order.global_sample(t): t for t in range(800)}
+    known = {place(m, order, *order.draw(g)): read.get(g, -1) for g in range(max(read))}
+    for window, found in zip(windows, m.indices_of_windows(dataset, epoch, windows).tolist(), strict=True):
+        key = dataset, epoch, window
+        assert m.index_of_window(*key) == (None if found < 0 else found)
+        if found < 800:
+            assert found == known.get(key, -1)
+            assert key in known or m.names[dataset] not in order.phases[-1][1]
+        else:
+            assert place(m, order, *order.draw(order.global_sample(found))) == key
 
 
 @given(st.integers(1, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
@@ -116,74 +105,6 @@ def test_division_of_two_words(divisor: int, low: int, high: int) -> None:
     high, out = high % divisor, np.zeros(1, np.uint64)
     climb(*(np.array([word], np.uint64) for word in (high, divisor, low)), out)
     assert int(out[0]) == (high << 64 | low) // divisor
-
-
-@given(skips=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=5))
-def test_skips_equal_the_reference(skips: list[tuple[int, int]]) -> None:
-    segments = [Segment(at=0, weights={"0": 1}), *(Segment(at=at, skip=count) for at, count in skips)]
-    m = cl.Mixture([1000], segments=segments, shuffle=False)
-    expected = [plain.global_index(t, skips) for t in range(200)]
-    assert m.sample_many(np.arange(200))[2].tolist() == expected
-    read = {g: t for t, g in enumerate(expected)}
-    found = m.indices_of_windows(0, 0, np.arange(200)).tolist()
-    for g in range(200):
-        assert plain.trainer_index(g, skips) == read.get(g)
-        assert found[g] == read.get(g, -1)
-
-
-@given(m=WITHOUT_SKIPS)
-def test_every_draw_once_and_in_order_at_every_prefix(m: cl.Mixture) -> None:
-    datasets, draws = m.locate_many(np.arange(600))
-    counts = [0] * len(m.sizes)
-    for t, (dataset, draw) in enumerate(zip(datasets, draws, strict=True)):
-        if t % 29 == 0:
-            assert m.counts(t) == counts
-        assert draw == counts[dataset]
-        counts[dataset] += 1
-
-
-@given(m=MIXTURES, data=st.data())
-def test_the_sequence_of_datasets_in_the_call_does_not_matter(m: Given, data: st.DataObject) -> None:
-    order = data.draw(st.permutations(range(len(m.sizes))))
-    segments = [replace(one, weights=dict(reversed(one.weights.items()))) for one in m.given]
-    other = cl.Mixture([m.sizes[k] for k in order], names=[m.names[k] for k in order], seed=m.seed, block=m.block,
-                       segments=segments, shuffle=m.shuffle)  # fmt: skip
-    ts = np.arange(200)
-    (a, *rest), (b, *other_rest) = m.sample_many(ts), other.sample_many(ts)
-    assert [m.names[k] for k in a] == [other.names[k] for k in b]
-    assert all(np.array_equal(x, y) for x, y in zip(rest, other_rest, strict=True))
-
-
-def families(n: int) -> list[list[int]]:
-    rng = np.random.default_rng(n)
-    return [
-        rng.integers(1, 10_000, n).tolist(),
-        (1 + 1000 * rng.lognormal(0, 2, n)).astype(int).tolist(),
-        [1] * n,
-        [1] * (n - 1) + [1000],
-        *[[int(1e7 * (i + 1) ** -a) + 1 for i in range(n)] for a in (0.5, 1.0, 1.5)],
-    ]
-
-
-def worst_deviation(datasets: npt.NDArray[np.int64], weights: list[int]) -> float:
-    """max |count - weight * j| over all datasets and prefixes: each dataset is worst just before or at its draws."""
-    total, worst = sum(weights), 0.0
-    for k, weight in enumerate(weights):
-        at = np.flatnonzero(datasets == k)
-        numbers = np.arange(len(at))
-        for prefix, count in ((at, numbers), (at + 1, numbers + 1)):
-            if len(at):
-                worst = max(worst, float(np.abs(count - prefix * (weight / total)).max()))
-    return worst
-
-
-@pytest.mark.parametrize("n", [2, 3, 5, 16, 33, 256, 1024])
-def test_counts_stay_near_the_weights(n: int) -> None:
-    for weights in families(n):
-        m = cl.Mixture([10**6] * n, weights=weights, block=1)
-        worst = worst_deviation(m.locate_many(np.arange(100_000 if n < 100 else 30_000))[0], weights)
-        assert worst <= m.deviation + 1e-6  # the bound that the tree promises, for runs of any length
-        assert m.deviation <= 1.2
 
 
 @given(st.lists(st.integers(1, 2**20), min_size=2, max_size=24))

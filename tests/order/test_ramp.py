@@ -4,13 +4,10 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pytest
 
 import conceptloader as cl
 from conceptloader.config.phases import STEPS, Phase, Ramp, Shape, planned, share_of_step
-from conceptloader.order import mixture
-from conceptloader.order.built import built_tree
 from tests.raises import raises
 
 A, B = {"a": 7, "b": 3}, {"b": 1, "c": 4}
@@ -72,38 +69,3 @@ def test_the_next_phase_cuts_it_short_and_the_next_ramp_moves_on_from_there() ->
 def test_bad_lengths(samples: Any) -> None:
     with raises(cl.errors.ConfigError, "samples"):
         Ramp(samples=samples)
-
-
-def test_segments_stay_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of samples from anywhere would build trees again and again; of very many the last stay."""
-    segments = [cl.Segment(at=10 * k, weights={"a": 1 + k, "b": 3}) for k in range(200)]
-    places = np.random.default_rng(0).integers(0, 2000, (100, 16)).astype(np.uint64)
-    built: list[tuple[int, ...]] = []
-    monkeypatch.setattr(mixture, "built_tree", lambda weights: built.append(weights) or built_tree(weights))
-    m = cl.Mixture([10**6] * 2, names=["a", "b"], segments=segments)
-    expected = m.sample_many(np.arange(2000))
-    built.clear()
-    for few in places:
-        for found, known in zip(m.sample_many(few), expected, strict=True):
-            assert np.array_equal(found, known[few])
-    assert not built
-    monkeypatch.setattr(mixture, "PHASES", 20)
-    m = cl.Mixture([10**6] * 2, names=["a", "b"], segments=segments)
-    for few in places:
-        for found, known in zip(m.sample_many(few), expected, strict=True):
-            assert np.array_equal(found, known[few])
-    assert len(built) > 1000
-
-
-@pytest.mark.parametrize("shape", ["linear", "cosine"])
-@pytest.mark.parametrize("samples", [100, 5000, 100_000])
-def test_an_order_stays_near_the_ramp(shape: Shape, samples: int) -> None:
-    segments = steps_of(samples, shape)
-    m = cl.Mixture([10**6] * 3, names=["a", "b", "c"], seed=3, segments=segments)
-    datasets = m.locate_many(np.arange(samples + 500))[0]
-    x = np.arange(samples) / samples
-    moved = x if shape == "linear" else (1 - np.cos(np.pi * x)) / 2
-    for k, name in enumerate(m.names):
-        share = segments[0].shares.get(name, 0) * (1 - moved) + segments[-1].shares.get(name, 0) * moved
-        drawn = np.cumsum(datasets[100 : 100 + samples] == k)
-        assert np.abs(drawn - np.cumsum(share)).max() < 40 + samples / 63 / 63

@@ -15,7 +15,7 @@ from conceptloader.order.progress.resume import (
     splice,
 )
 from conceptloader.order.progress.spec import OrderSpec
-from conceptloader.order.segments import Segment, in_force
+from conceptloader.order.segments import Segment
 from tests.raises import raises
 
 from .test_spec import PHASES, SKIP, member, spec
@@ -96,35 +96,6 @@ def ramped(ramp, *more, web=1):
 
 RAMP = Ramp(samples=60)
 RAMPED, EDITED = ramped(RAMP), ramped(RAMP, Phase(at=240, weights={"web": 1}))
-
-
-def with_live(a, at, weights):
-    return a.with_live(Segment(at=at, weights=weights), a.build())
-
-
-def test_weights_set_live_end_a_ramp():
-    live = with_live(RAMPED, 230, {"web": 1})
-    assert [one.at for one in in_force(live.segments)] == [0, *range(200, 230), 230, 230]
-    assert [one.at for one in live.build().segments[-2:]] == [230, 230]  # a step of no samples
-    assert resume(live, RAMPED, 240) == live
-    assert resume(live, EDITED, 240).segments == tuple(sorted((*EDITED.segments, live.live[0]), key=lambda one: one.at))
-    twice = with_live(live, 241, {"code": 1})
-    third = with_live(twice, 250, {"web": 2, "code": 1})
-    cut = third.cut(255)
-    assert [one.at for one in cut.live] == [250]
-    assert cut.hash == third.hash
-    for position in (255, 300):  # the first of them are forgotten, and the configuration has all steps
-        assert resume(cut, RAMPED, position) == cut
-    for other in (Ramp(samples=61), Ramp(samples=60, shape="cosine"), None):
-        with raises(ResumeError, found="phases.200.weights.code: saved "):
-            resume(cut, ramped(other), 255)
-    with raises(ResumeError, found="phases.200.weights.code: saved "):
-        resume(cut, ramped(RAMP, web=2), 255)
-    with raises(ConfigError, "weights", "where a phase of the configuration starts"):
-        with_live(RAMPED, 200, {"web": 1})
-    before = with_live(spec(segments=RAMPED.segments[:1]), 200, {"web": 1})
-    with raises(ResumeError, "weights set from sample 200 on", "in the configuration"):
-        resume(before, RAMPED, 210)
 
 
 CHANGES = [

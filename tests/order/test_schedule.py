@@ -1,5 +1,3 @@
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -42,19 +40,6 @@ def test_arrays_equal_scalars(schedule, offsets):
     assert list(zip(firsts, firsts + sizes, strict=True)) == [schedule.range_of(int(s)) for s in steps]
 
 
-@given(schedules(), st.integers(0, 40))
-def test_restart_anywhere_goes_on_as_before(schedule, steps):
-    step = schedule.step + steps
-    later = schedule.at(step, schedule.consumed_at(step))
-    assert [later.range_of(step + k) for k in range(20)] == [schedule.range_of(step + k) for k in range(20)]
-
-
-def test_far_positions_cost_no_loop():
-    schedule = BatchSchedule(((0, 7), (100, 11)))
-    step = schedule.step_of(10**18)
-    assert schedule.range_of(step)[0] <= 10**18 < schedule.range_of(step)[1]
-
-
 @settings(deadline=None)  # the import of Megatron falls into the first example
 @given(st.integers(1, 64), st.integers(1, 16), st.integers(0, 12), st.integers(1, 5000))
 def test_ramp_up_equals_megatrons_calculator(start, increment, increments, ramp_samples):
@@ -73,18 +58,6 @@ def test_ramp_up_equals_megatrons_calculator(start, increment, increments, ramp_
         consumed += size
 
 
-@given(st.integers(2, 400), st.integers(1, 10**12))
-def test_ramp_up_thresholds_at_every_border(increments, ramp_samples):
-    ours = BatchSchedule.ramp_up(1, 1, ramp_samples, 1 + increments)
-
-    def theirs(consumed):  # the float arithmetic of RampupBatchsizeNumMicroBatchesCalculator.update
-        return 1 + (increments if consumed > ramp_samples else int(consumed / (ramp_samples / increments)))
-
-    for at, size in ours.rule:
-        assert theirs(at) == size
-        assert at == 0 or theirs(at - 1) < size
-
-
 def test_decreasing_for_divisibility_equals_megatrons():
     module = pytest.importorskip("megatron.core.num_microbatches_calculator")
     theirs = module.RampupBatchsizeNumMicroBatchesCalculator(64, 2, 3, True, 1, 16, 8, 500)
@@ -95,12 +68,6 @@ def test_decreasing_for_divisibility_equals_megatrons():
         size = theirs.get_current_running_global_batch_size()
         assert ours.range_of(step) == (consumed, consumed + size)
         consumed += size
-
-
-def test_a_rule_as_json_has_it():
-    rule = BatchSchedule.ramp_up(16, 8, 500, 64).rule
-    assert BatchSchedule([list(entry) for entry in rule]).rule == rule
-    assert all(b - a == 8 for (_, a), (_, b) in pairwise(rule))
 
 
 @pytest.mark.parametrize(

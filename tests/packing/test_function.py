@@ -136,13 +136,6 @@ def test_crop_keeps_the_beginning_and_refuse_refuses_just_what_would_be_split(
         assert found == [pack(pieces, count, split) for count, pieces in blocks_of(lengths, split)]
 
 
-@pytest.mark.parametrize("tokens", [0, 1, 7, 8, 9, 23, 24, 25, 48, 240, 241])
-def test_packs_of_a_stream_hold_it_and_few_more(tokens: int) -> None:
-    packs = Packing(seq_len=8, bins=4).packs(tokens)
-    assert packs == {0: 0, 1: 2, 7: 2, 8: 2, 9: 3, 23: 4, 24: 4, 25: 6, 48: 8, 240: 40, 241: 42}[tokens]
-    assert packs * 8 >= tokens
-
-
 def test_what_cannot_be_packed_is_said() -> None:
     with raises(ConfigError, "packing.bins", "1", "2 or more"):
         Packing(seq_len=8, bins=1)

@@ -1,6 +1,5 @@
 """Batches of a configuration with datasets in object stores: with equal results."""
 
-import dataclasses
 import re
 import shutil
 import subprocess
@@ -20,12 +19,11 @@ import conceptloader as cl
 from conceptloader.config import load_config, open_blend
 from conceptloader.errors import ReadError
 from conceptloader.loader.batch.open import open_reader
-from conceptloader.loader.batch.reader import BatchReader
 from conceptloader.loader.torch.dataset import SampleDataset
 from conceptloader.storage.remote import objects
 from conceptloader.storage.remote.objects import RemoteObjects
 from conceptloader.trace.subset import SubsetOptions, make_subsets
-from tests.batch.cases import random_case
+from tests.batch.cases import configs
 from tests.batch.compare import assert_same
 from tests.remote.conftest import Server
 from tests.remote.test_datasets import local, upload
@@ -74,16 +72,17 @@ def test_random_data_equal_those_of_a_local_disk(tmp_path: Path, seed: int, monk
     monkeypatch.setattr(RemoteObjects, "block_bytes", 24)
     monkeypatch.setattr(objects, "_HOLE", 16)
     monkeypatch.setenv("CONCEPTLOADER_REMOTE_MEMORY_BYTES", str(512 + seed))  # a cache of its own
-    case = random_case(tmp_path, 500 + seed)
-    wanted = BatchReader(None, case.views, case.layout).read(case.samples, picked=(case.datasets, case.windows))
+    near = configs(tmp_path, seed)
     bucket = f"memory://{uuid.uuid4().hex}"
     fsspec.filesystem("memory").put(str(tmp_path), bucket, recursive=True)
-    far = [cl.open_dataset(f"{bucket}/{Path(view.dataset.path).relative_to(tmp_path)}") for view in case.views]
-    views = [dataclasses.replace(view, dataset=dataset) for view, dataset in zip(case.views, far, strict=True)]
-    mixed = BatchReader(None, [views[0], case.views[1]], case.layout)
-    mine = BatchReader(None, views, case.layout)
-    for found in (mine, mine, mixed):
-        assert_same(found.read(case.samples, picked=(case.datasets, case.windows)), wanted)
+    samples = np.arange(40, dtype=np.uint64)
+    for config in near:
+        wanted = open_reader(open_blend(config)).read(samples)
+        for names in ([*config["datasets"]], [*config["datasets"]][:1]):
+            far = {name: {**config["datasets"][name], "path": f"{bucket}/{name}"} for name in names}
+            mine = open_reader(open_blend({**config, "datasets": {**config["datasets"], **far}}))
+            for _ in range(2):
+                assert_same(mine.read(samples), wanted)
 
 
 def test_requests_of_a_batch_go_out_together(local: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

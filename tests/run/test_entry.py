@@ -10,27 +10,12 @@ import conceptloader as cl
 from conceptloader.config import load_config
 from conceptloader.errors import ConfigError
 from conceptloader.loader.batch.loader import LOADER
-from conceptloader.loader.torch.trained import EvaluationLoader, TrainedLoader
+from conceptloader.loader.torch.trained import TrainedLoader
 from conceptloader.run.entry import ANY, Entry
 from tests.raises import raises
 
 Config = dict[str, Any]
 NOTHING = Entry(name="a front end that reads samples")
-
-
-@pytest.mark.parametrize(
-    ("key", "given"),
-    [
-        ("mixing", {"mixing": {"odm": {}}}),
-        ("mixing", {"mixing": {"file": "weights.yaml"}}),
-        ("metrics", {"metrics": True}),
-    ],
-)
-def test_what_it_does_not_carry_out(config: Config, key: str, given: Config) -> None:
-    asked = load_config({**config, **given})
-    ANY.check(asked)
-    with raises(ConfigError, key, "a front end that reads samples", fix="docs/entries.md"):
-        NOTHING.check(asked)
 
 
 def test_a_controller_that_learns_needs_losses(config: Config) -> None:
@@ -62,20 +47,6 @@ def test_names_that_an_entry_gives_itself(data: Any) -> None:
     field = replace(asked, outputs=replace(asked.outputs, fields={"consumed_samples": "inputs"}))
     with raises(ConfigError, "outputs.fields.consumed_samples", "TrainedLoader"):
         TrainedLoader(field, micro_batch_size=2)
-
-
-def test_samples_by_index_are_checked_when_they_are_read(config: Config) -> None:
-    """Not before: a trainer's adapter may take the dataset for its configuration alone."""
-    dataset = cl.SampleDataset({**config, "metrics": True})
-    with raises(ConfigError, "metrics", "SampleDataset"):
-        dataset[0]
-    with raises(ConfigError, "mixing", "GrainSource"):
-        cl.GrainSource({**config, "mixing": {"odm": {}}})[0]
-
-
-def test_an_evaluation_is_no_training(config: Config) -> None:
-    with raises(ConfigError, "metrics", "an evaluation"):
-        EvaluationLoader({**config, "metrics": True}, micro_batch_size=2, num_samples=8)
 
 
 @pytest.mark.parametrize(

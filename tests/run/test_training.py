@@ -124,19 +124,6 @@ def test_a_mixture_has_no_state_of_earlier_positions(config: Config) -> None:
         loader.state_dict_at(8)
 
 
-@pytest.mark.parametrize("losses", [{"books": float("nan")}, {"books": 1.0, "elsewhere": 1.0}, [1.0]])
-def test_losses_that_are_refused_teach_nothing(config: Config, losses: Any) -> None:
-    loader = learning(config, 2)
-    batches = iter(loader)
-    next(batches)
-    before = loader.run.mixing.state()
-    with pytest.raises((ConfigError, AttributeError)):
-        loader.observe(losses)
-    assert loader.run.mixing.state() == before
-    loader.observe({"books": 3.0, "web": 2.0})
-    assert loader.run.mixing.steps == 3
-
-
 # continue_from
 
 
@@ -184,19 +171,6 @@ def test_an_accepted_mixing_begins_again_once(config: Config, caplog: pytest.Log
     assert other.mixing is not None
     assert other.mixing.steps == 0
     assert "begins again, as accepted" in caplog.text
-
-
-def test_what_may_differ_is_said_once_for_both_doors(config: Config, saved: Path) -> None:
-    other = {**config, "seed": 4}
-    with raises(ResumeError, found='allow_changed=["seed"]'):
-        cl.batches({**other, "continue_from": str(saved)}, micro_batch_size=8)
-    moved = cl.batches({**other, "continue_from": str(saved)}, micro_batch_size=8, allow_changed=["seed"])
-    assert taken(moved, 1) == list(range(16, 24))
-    again = cl.batches(other, micro_batch_size=8, allow_changed=["seed"])
-    again.load_state_dict(cl.find_state(saved))
-    assert again.consumed_samples == 16
-    with raises(ConfigError, "allow_changed"):
-        cl.batches(other, micro_batch_size=8, allow_changed="seed")
 
 
 def test_back_to_a_state_before_weights_were_set(config: Config) -> None:

@@ -17,18 +17,21 @@ WITHIN = {"micro": 3, "accumulate": 2}
 PARTS: dict[str, list[dict[str, Any]]] = {
     SIZES: [{"kill": "all:4", "steps": 6}, {"ranks": 1, "micro": 3, "accumulate": 4}, {"ahead": True}],
     "same size, in the middle of accumulation": [{**WITHIN, "mid": True}, {**WITHIN, "ahead": True}],
+    "another seed, as accepted": [{}, {"config": "seed.yaml", "options": {"allow_changed": ["seed"]}}],
 }
 
 
 def configs(folder: Path) -> tuple[str, str]:
-    """A training and a validation configuration; other.yaml beside them is that of a training with another weight."""
+    """A training and a validation configuration; beside them other.yaml, with another weight, and seed.yaml, with
+    another seed."""
     folder.mkdir(exist_ok=True)
     write_dataset(folder / "data", random_documents(60, seed=1))
     common: dict[str, Any] = {"seq_len": 16, "datasets": {"data": {"path": "data"}}, "outputs": {"sample_index": True}}
     common["tracks"] = {"concepts": {"layout": "padded"}}
-    (folder / "run.yaml").write_text(yaml.safe_dump({**common, "loader": {"prefetch_batches": 3}}))
-    other = {"data": {"path": "data", "weight": 2.0}}
-    (folder / "other.yaml").write_text(yaml.safe_dump({**common, "loader": {"prefetch_batches": 3}, "datasets": other}))
+    other = {"datasets": {"data": {"path": "data", "weight": 2.0}}}
+    for name, change in {"run": {}, "other": other, "seed": {"seed": 6}}.items():
+        config = {**common, "loader": {"prefetch_batches": 3}, **change}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(config))
     valid = {"data": {"path": "data", "split": [0.9, 1]}}
     (folder / "valid.yaml").write_text(yaml.safe_dump({**common, "datasets": valid, "order": "sequential"}))
     return str(folder / "run.yaml"), str(folder / "valid.yaml")
@@ -41,10 +44,9 @@ def launches(folder: Path, config: str, specs: list[dict[str, Any]]) -> list[Lau
     for number, spec in enumerate(specs):
         last = number == len(specs) - 1
         steps = STEPS if last else 2 * number + 4
+        spec = {**spec, "config": str(Path(config).with_name(spec.get("config", Path(config).name)))}
         common = {"ranks": 2, "micro": 6, "accumulate": 1, "steps": steps, "save_at": 2 * number + 3}
-        made.append(
-            Launch(**{**common, "config": config, "out": str(folder), "number": number, "resume": number > 0, **spec})
-        )
+        made.append(Launch(**{**common, "out": str(folder), "number": number, "resume": number > 0, **spec}))
     return made
 
 

@@ -132,7 +132,7 @@ def train(launch: Launch) -> None:
         return
     data = ConceptDataModule(
         launch.config, micro_batch_size=launch.micro, global_batch_size=options.get("batch", launch.batch),
-        epoch_samples=options.get("epoch_samples"), run_log=launch.out,
+        epoch_samples=options.get("epoch_samples"), run_log=launch.out, allow_changed=options.get("allow_changed", ()),
         val={"a": launch.valid, "b": launch.valid} if launch.valid else None, val_options={"last_batch": "drop"},
         **ends,
     )  # fmt: skip

@@ -134,6 +134,7 @@ def train(launch: Launch) -> None:
     config = ConceptDataLoaderConfig(
         config=launch.config, global_batch_size=options.get("tokens", launch.batch * SEQ_LEN), work_dir=launch.out,
         epoch_samples=options.get("epoch_samples"), run_log=os.path.join(launch.out, "checkpoint"),
+        allow_changed=tuple(options.get("allow_changed", ())),
     )  # fmt: skip
     loader: Any = config.build(dp_process_group=dist.group.WORLD)
     if launch.bare:

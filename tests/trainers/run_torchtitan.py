@@ -146,7 +146,7 @@ def debug() -> Any:
     launch: Launch = NOW["launch"]
     config = concept_llama.run(launch.config, launch.valid or "")
     model = config.model_spec.model
-    options = dict(launch.options)
+    options = {**launch.options, "allow_changed": tuple(launch.options.get("allow_changed", ()))}
     values, names = options.pop("tables", False), concept_llama.MODEL_INPUTS
     kind = Llama3Model if values else Model
     config.model_spec.model = kind.Config(**{f.name: getattr(model, f.name) for f in fields(model) if f.init})

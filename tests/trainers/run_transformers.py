@@ -122,7 +122,7 @@ def compare_values(launch: Launch) -> None:
 def train(launch: Launch) -> None:
     options = dict(launch.options)
     epoch = options.pop("epoch_samples", EPOCH)
-    wrapped = options.pop("wrapped", False)
+    wrapped, allow_changed = options.pop("wrapped", False), options.pop("allow_changed", ())
     arguments = transformers.TrainingArguments(
         launch.out, use_cpu=True, per_device_train_batch_size=launch.micro, report_to=[], disable_tqdm=True,
         gradient_accumulation_steps=launch.accumulate, save_strategy="no", save_only_model=False,
@@ -132,7 +132,9 @@ def train(launch: Launch) -> None:
     model = Model()
     kind = transformers.Trainer if launch.bare else ReadingAhead if launch.ahead else ConceptTrainer
     more: dict[str, Any] = (
-        {"data_collator": collate(["sample_index"])} if launch.bare else {"model_inputs": ["sample_index"]}
+        {"data_collator": collate(["sample_index"])}
+        if launch.bare
+        else {"model_inputs": ["sample_index"], "allow_changed": allow_changed}
     )
     data: Any = cl.SampleDataset(launch.config, epoch)
     trainer = kind(

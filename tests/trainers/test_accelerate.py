@@ -116,36 +116,6 @@ def test_step_within_a_global_batch(config: str, tmp_path: Path) -> None:
     script.check(24)
 
 
-@pytest.mark.parametrize("begun", [1, 2])
-def test_free_memory_within_a_global_batch(config: str, begun: int) -> None:
-    script = Script(config, 3)
-    script.train(itertools.islice(script.loader, 3 + begun))
-    script.free_memory()
-    with raises(
-        ConfigError, "accelerator.step", "no optimizer step after 3 micro", "after 3", fix="free_memory() only"
-    ):
-        script.train(script.loader)
-    script.check()
-    assert len(script.steps) == 1
-
-
-def test_accumulation_that_changes(config: str) -> None:
-    script = Script(config, 2)
-    script.train(itertools.islice(script.loader, 4))
-    script.accelerator.gradient_accumulation_steps = 4
-    with raises(ConfigError, "accelerator.step", "no optimizer step after 2 micro", "after 2"):
-        script.train(script.loader)
-    script.check()
-
-
-def test_blocks_without_a_batch_of_their_own(config: str) -> None:
-    script = Script(config, 1)
-    with raises(
-        ConfigError, "accelerator.accumulate", "2 blocks", "has yielded 4 samples", fix="accumulate(first, sec"
-    ):
-        script.train(batch for batch in script.loader for _ in range(2))
-
-
 def evaluate(rank: int, config: str, ranks: int, port: int) -> None:
     """A script's process: evaluations, also in the last step of a prepared DataLoader, which has a remainder of 1."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
@@ -182,13 +152,3 @@ def test_metrics_of_evaluations_have_each_sample_once(config: str) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     torch.multiprocessing.start_processes(evaluate, (config, 3, port), nprocs=3, start_method="fork")
-
-
-@pytest.mark.parametrize("option", ["split_batches", "dispatch_batches"])
-def test_options_of_other_loaders(config: str, caplog: pytest.LogCaptureFixture, option: str) -> None:
-    configuration = accelerate.utils.DataLoaderConfiguration(**{option: True}, use_stateful_dataloader=True)
-    script = Script(config, 2, gradient_accumulation_steps=2, dataloader_config=configuration)
-    assert f"DataLoaderConfiguration({option}): no effect" in caplog.text
-    script.model, script.loader = script.accelerator.prepare(*script.accelerator.prepare(script.model, script.loader))
-    script.train(itertools.islice(script.loader, 4))
-    script.check()

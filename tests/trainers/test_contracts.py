@@ -5,25 +5,18 @@ import importlib
 import itertools
 import sys
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 import yaml
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, MissingPackageError, ResumeError
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.raises import raises
-from tests.trainers import by_hand
 from tests.trainers.matrix import configs
-from tests.trainers.test_values import PACKS, SEQ_LEN, WINDOWS, config_of, samples_of
-from tests.trainers.test_values import write_datasets as by_hand_datasets
 
 
 @pytest.fixture(scope="module")
@@ -148,15 +141,6 @@ def test_torchtitan_030_takes_rows_and_says_infinite(titan_030: Any, paths: tupl
         titan_030(infinite=False)
 
 
-def test_torchtitan_of_another_interface_is_named(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str]) -> None:
-    with_steps(monkeypatch)
-    module = stand_in(monkeypatch, TITANS["main"], "torchtitan_lm", BaseDataLoader=TitanBase)
-    with raises(ConfigError, "torchtitan", "tells its loader another size of batches"):
-        module.ConceptDataLoader(
-            module.ConceptDataLoader.Config(config=paths[0]), dp_world_size=1, dp_rank=0, rows=4, length=16
-        )
-
-
 def test_torchtitan_validates_every_window_once_on_any_number_of_ranks(titan: Any, paths: tuple[str, str]) -> None:
     """The last microbatch is full on all ranks, and what fills it has no loss."""
     size = len(cl.SampleDataset(paths[1]))
@@ -261,36 +245,6 @@ def test_torchtitan_logs_the_trainers_steps(
         next(iter(titan(str(Path(paths[0]).with_name("measured.yaml")))))
 
 
-@pytest.mark.parametrize("past", [0, 2], ids=["between passes", "in a pass"])
-@pytest.mark.parametrize("micro", [1, 2])
-def test_torchtitan_logs_each_pass(
-    titan: Any,
-    titan_steps: TitanSteps,
-    paths: tuple[str, str],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    micro: int,
-    past: int,
-) -> None:
-    """Of sequential data, whose last step is filled up: the log names the samples of a step in any pass."""
-    size, batch = len(cl.SampleDataset(paths[1])), 5 * micro
-    assert size % batch
-    a_pass = -(-size // batch)
-    options: dict[str, Any] = {"run_log": str(tmp_path), "ranks": 1, "rows": 5}
-    options["global_batch_size"] = batch if micro > 1 else 0
-    loader, stop = titan(paths[1], **options), 2 * a_pass + past
-    trained = titan_steps.train(loader, 0, stop, microbatches=micro)
-    resumed = titan(paths[1], **options)
-    resumed.load_state_dict(loader.state_dict())
-    trained += titan_steps.train(resumed, stop, 4 * a_pass, microbatches=micro)
-    history = cl.adapters.RunLog(tmp_path).history
-    for step, samples in enumerate(trained):
-        first, last = history.range_of(step)
-        assert (first, last) == (step % a_pass * batch, min(size, first + batch))
-        assert samples == [sample % size for sample in range(first, first + batch)], step
-    assert not caplog.records
-
-
 def test_torchtitan_steps_of_another_size_are_refused(titan: Any, titan_steps: TitanSteps, tmp_path: Path) -> None:
     """Steps of the run log would name other samples: it is seen in the first step, or at the second one's beginning."""
     for size, found in [(0, "sample 6 in step 0, expected step 1"), (24, "sample 12 in step 1, expected step 0")]:
@@ -299,57 +253,3 @@ def test_torchtitan_steps_of_another_size_are_refused(titan: Any, titan_steps: T
             titan_steps.train(loader, 0, 3, microbatches=2)
     loader = titan(ranks=1, rows=6)  # nobody asks for its steps
     assert len(titan_steps.train(loader, 0, 3, microbatches=2)) == 3
-
-
-@pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
-def test_torchtitan_losses(titan: Any, tmp_path: Path, kind: dict[str, Any]) -> None:
-    """Of a step of two microbatches on two ranks, and of a validation whose last microbatch is filled up."""
-    train, valid = (str(tmp_path / name) for name in ("run.yaml", "valid.yaml"))
-    config = config_of(by_hand_datasets(tmp_path), kind)
-    Path(train).write_text(yaml.safe_dump(config))
-    Path(valid).write_text(
-        yaml.safe_dump({**config, "datasets": {"masked": {"path": "masked"}}, "order": "sequential"})
-    )
-    hand, model = by_hand.ByHand(SEQ_LEN), by_hand.Tables(SEQ_LEN)
-
-    def loss(batches: Iterator[Any]) -> tuple[float, int]:
-        """As Trainer and Validator compute it: (sum, valid tokens)."""
-        total, count = 0.0, 0
-        for inputs, labels in batches:
-            logits = model(inputs["input"], inputs["positions"])
-            total += torch.nn.functional.cross_entropy(logits, labels, reduction="sum").item()
-            count += int((labels != -100).sum())
-        return total, count
-
-    ranks = [iter(titan(train, rank=rank, rows=4, model_inputs=())) for rank in range(2)]
-    steps = by_hand.batched(samples_of(cl.SampleDataset(train), kind, 48), 16)
-    for step in steps:
-        found = [loss(itertools.islice(rank, 2)) for rank in ranks]
-        assert np.sum(found, 0) == pytest.approx(hand.loss(step), rel=1e-9)
-    data = cl.SampleDataset(valid)
-    assert len(data) % 8
-    found = [loss(iter(titan(valid, rank=rank, rows=4, model_inputs=(), repeat=False))) for rank in range(2)]
-    assert np.sum(found, 0) == pytest.approx(hand.loss(samples_of(data, kind, len(data))), rel=1e-9)
-
-
-def differing(rank: int, folder: str, paths: tuple[str, str]) -> None:
-    """Training data of torchtitan, opened on two ranks, of which one has another weight."""
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    path = paths[0] if rank == 0 else str(Path(paths[0]).with_name("other.yaml"))
-    with pytest.MonkeyPatch.context() as patch:
-        steps = with_steps(patch)
-        titan = maker(patch, paths)
-        steps.tags = ("eval",)  # a validator's loader, which one rank may open alone
-        next(iter(titan(path, rank=rank)))
-        steps.tags = ()
-        with pytest.raises(ConfigError) as raised:
-            next(iter(titan(path, rank=rank)))
-        Path(folder, f"said.{rank}").write_text(str(raised.value))
-
-
-@pytest.mark.slow
-def test_ranks_that_differ_are_told_when_training_data_are_opened(paths: tuple[str, str], tmp_path: Path) -> None:
-    mp.start_processes(differing, (str(tmp_path), paths), nprocs=2, start_method="fork")
-    for rank in range(2):
-        said = (tmp_path / f"said.{rank}").read_text()
-        assert "configuration.datasets.data.weight: rank(s) 0: nothing; rank(s) 1: 2" in said

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from conceptloader import TrainedLoader
 from conceptloader.errors import ConfigError
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.raises import raises
@@ -126,74 +125,6 @@ def test_num_samples_ends_the_run(
 
 
 @pytest.mark.parametrize(
-    ("epoch", "least"), [(None, {"min_steps": 2}), (None, {"min_epochs": 1}), (8, {"min_epochs": 3})]
-)
-def test_least_steps_and_epochs(config: str, tmp_path: Path, epoch: int | None, least: dict[str, int]) -> None:
-    held_out = {"seq_len": 16, "order": "sequential", "datasets": {"code": {"path": str(tmp_path / "code")}}}
-
-    def fit(**least: int) -> list[int]:
-        data = ConceptDataModule(
-            config, micro_batch_size=MICRO, global_batch_size=MICRO, num_samples=24, epoch_samples=epoch, val=held_out,
-            val_options={"num_samples": MICRO},
-        )  # fmt: skip
-        model, every = Validated(), {"val_check_interval": 4, "check_val_every_n_epoch": None}
-        trainer(num_sanity_val_steps=0, **every, **least).fit(model, datamodule=data)
-        return model.validated_at
-
-    assert fit(**least) == [4, 6]  # at the end, too
-    for name, most in (("min_steps", 6), ("min_epochs", 3 if epoch else 1)):
-        with raises(ConfigError, f"Trainer({name}=...)", str(most + 1), f"at most {most}"):
-            fit(**{name: most + 1})
-
-
-def test_resume_where_the_optimizer_asks_for_the_number_of_steps(config: str, tmp_path: Path) -> None:
-    """Lightning makes the loader for it, before it has read its own counts from the checkpoint."""
-
-    class Scheduled(Model):
-        def configure_optimizers(self) -> Any:
-            assert self.trainer.estimated_stepping_batches == 6
-            return super().configure_optimizers()
-
-    seen = []
-    for ckpt in (None, str(tmp_path / "step=4.ckpt")):
-        model, saver = Scheduled(), pl.callbacks.ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=4)
-        data = ConceptDataModule(config, micro_batch_size=MICRO, global_batch_size=MICRO, num_samples=24)
-        trainer(max_epochs=1, enable_checkpointing=True, callbacks=[saver]).fit(model, datamodule=data, ckpt_path=ckpt)
-        seen.append(model.seen)
-    assert seen == [list(range(24)), list(range(16, 24))]
-
-
-@pytest.mark.parametrize("num_samples", [None, 24])
-def test_weights_of_a_mixing_hold_from_the_next_step(tmp_path: Path, num_samples: int | None) -> None:
-    """With and without an end, as in a loop by hand."""
-    (tmp_path / "weights.yaml").write_text("{web: 1, code: 1000}")
-    path = write_config(
-        write_datasets(tmp_path) / "run.yaml", seq_len=16, outputs={"sample_index": True, "dataset_id": True},
-        mixing={"file": "weights.yaml"},
-    )  # fmt: skip
-
-    class Recorded(Model):
-        def training_step(self, batch: dict[str, Any], index: int) -> Any:
-            drawn.append([*batch["sample_index"].tolist(), *batch["dataset_id"].tolist()])
-            return super().training_step(batch, index)
-
-    drawn, by_hand = list[list[int]](), list[list[int]]()
-    sizes = {"micro_batch_size": MICRO // 2, "global_batch_size": MICRO}
-    data = ConceptDataModule(str(path), **sizes, num_samples=num_samples)
-    trainer(max_steps=6, max_epochs=-1, accumulate_grad_batches=2).fit(Recorded(), datamodule=data)
-    with TrainedLoader(str(path), **sizes) as loader:
-        for number, batch in enumerate(loader, 1):
-            by_hand.append([*batch["sample_index"].tolist(), *batch["dataset_id"].tolist()])
-            if number % 2 == 0:
-                loader.acknowledge(batch["consumed_samples"])
-                loader.observe_step()
-            if number == 12:
-                break
-    assert drawn == by_hand
-    assert {one for batch in by_hand[4:] for one in batch[2:]} == {0}, "the file's weights, from the third step on"
-
-
-@pytest.mark.parametrize(
     ("options", "found", "fix"),
     [
         ({"limit_train_batches": 4}, "epochs of 4 micro batches", "set epoch_samples=16"),
@@ -209,12 +140,3 @@ def test_epochs_that_the_trainer_cuts_are_refused(config: str, options: Any, fou
     with raises(ConfigError, f"Trainer({next(iter(options))}=...)", found, fix=fix):
         made.fit(model := Model(), datamodule=data)
     assert model.seen == []
-
-
-def test_runs_that_the_trainer_cuts_once(config: str) -> None:
-    for options, samples in ({"fast_dev_run": 4}, 16), ({"limit_train_batches": 4, "max_epochs": 2}, 32):
-        epoch = {"epoch_samples": 6 * MICRO} if "fast_dev_run" in options else {}
-        data = ConceptDataModule(config, micro_batch_size=MICRO, global_batch_size=2 * MICRO, **epoch)
-        model = Model()
-        trainer(accumulate_grad_batches=2, **options).fit(model, datamodule=data)
-        assert model.seen == list(range(samples))

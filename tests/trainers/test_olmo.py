@@ -54,24 +54,6 @@ def test_documents_and_rows_of_olmo(tmp_path: Path) -> None:
     assert "doc_lens" not in loader(**packs, outputs={"position_ids": "off"}).get_mock_batch()
 
 
-def test_the_dry_run_has_the_next_batch(tmp_path: Path) -> None:
-    """With all that a batch has; none of it counts."""
-    from conceptloader.integrations.olmo_lm import ConceptDataLoader
-
-    path = write_config(write_datasets(tmp_path) / "run.yaml", seq_len=16, packing={"bins": 4})
-    loader = ConceptDataLoader(
-        str(path), global_batch_size=96, work_dir=str(tmp_path), model_inputs=("topic_ids", "topic_span_index"),
-        fs_local_rank=0,
-    )  # fmt: skip
-    loader.reshuffle(1)
-    for _ in range(2):
-        mock = loader.get_mock_batch()
-        batch = next(iter(loader))
-        assert {*mock} == {*batch} > {"index", "doc_lens", "max_doc_lens", "instance_mask", "topic_ids"}
-        assert mock.pop("max_doc_lens") == batch.pop("max_doc_lens")
-        assert all(torch.equal(mock[name], batch[name]) for name in mock)
-
-
 def test_a_batch_size_that_changes_is_in_the_one_account_of_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,32 +84,6 @@ def test_a_batch_size_that_changes_is_in_the_one_account_of_the_run(
         capsys.readouterr()
         assert main(["trace", "--run-log", log, "--step", str(step), "--json"]) == 0
         assert [one["sample"] for one in json.loads(capsys.readouterr().out)["samples"]] == samples
-
-
-def test_an_epoch_of_several_batch_sizes_ends_with_a_whole_step(tmp_path: Path) -> None:
-    """Also where the sizes do not add up to it; a checkpoint of that step is resumed."""
-    from conceptloader.integrations.olmo_lm import ConceptDataLoader
-
-    path, taken = write_config(write_datasets(tmp_path) / "run.yaml", seq_len=16), []
-
-    def loader() -> Any:
-        return ConceptDataLoader(
-            str(path), global_batch_size=64, epoch_samples=16, work_dir=str(tmp_path), fs_local_rank=0
-        )
-
-    made = loader()
-    made.reshuffle(1)
-    for batch in made:
-        taken.append(len(batch["index"]))
-        made.global_batch_size = 128
-    assert taken == [4, 8, 8]
-    resumed = loader()
-    resumed.load_state_dict(made.state_dict())
-    for one in (made, resumed):
-        one.reshuffle(1)
-        assert list(one) == []
-        one.reshuffle(2)
-        assert next(iter(one))["index"][0] == 20
 
 
 def test_a_sequential_order_is_read_in_passes(tmp_path: Path) -> None:
@@ -164,19 +120,6 @@ def test_a_sequential_order_is_read_in_passes(tmp_path: Path) -> None:
                 assert not list(made)
                 assert made.loader.steps == 2 * -(-size // 6)
                 made.reset()
-
-
-def test_weights(tmp_path: Path) -> None:
-    from conceptloader.integrations.olmo_lm import ConceptDataLoaderConfig
-
-    path = write_config(write_datasets(tmp_path) / "run.yaml", seq_len=16, outputs={"loss_weight": "weight"})
-    options = {"config": str(path), "global_batch_size": 64, "work_dir": str(tmp_path)}
-    with raises(ConfigError, "outputs.loss_weight", "model_inputs does not name"):
-        ConceptDataLoaderConfig(**options).build()
-    loader = ConceptDataLoaderConfig(**options, model_inputs=("loss_weight",)).build()
-    loader.reshuffle(1)
-    batch = next(iter(loader))
-    assert torch.equal(batch["loss_weight"], (batch["labels"] % 5).float())
 
 
 def test_a_batch_without_labels_is_no_nan_in_olmo(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """TRL's SFTTrainer over conceptloader's samples: losses and parameters of a loop by hand, and a resume."""
 
 import copy
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,52 +92,6 @@ def test_losses_and_parameters_are_those_of_a_loop_by_hand(tmp_path: Path, kind:
     assert logged[2]["num_tokens"] == 2 * BATCH * source.blend.config.seq_len
     for ours, theirs in zip(resumed.model.parameters(), hand.parameters(), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-
-
-def test_an_evaluation_leaves_batches_without_labels_out(tmp_path: Path) -> None:
-    """The SFTTrainer's own counts them as a loss of 0."""
-    data = config_of(write_datasets(tmp_path), WINDOWS)
-    model: Any = Llama()
-    size, source = data["seq_len"], held_out(data)
-    expected = by_hand(model, samples_of(source, WINDOWS, HELD_OUT)[4:]).item()
-    taken = {**data, "exclude": [{"dataset": "masked", "tokens": [0, 4 * size]}]}  # of the first batch
-    one = trainer(tmp_path / "out", model, data)
-    assert one.evaluate(held_out(taken))["eval_loss"] == pytest.approx(expected, rel=1e-5)
-
-
-def shifting(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
-    """As in the documentation of transformers. An evaluation of TRL counts nothing."""
-    logits, targets = outputs.logits[..., :-1, :].flatten(0, 1), labels[..., 1:].flatten()
-    if num_items_in_batch is None:
-        return cross_entropy(logits, targets)
-    return cross_entropy(logits, targets, reduction="sum") / num_items_in_batch
-
-
-def dft(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    losses = cross_entropy(logits, labels, reduction="none")
-    return (losses * (-losses).exp()).mean()
-
-
-@pytest.mark.parametrize(
-    ("options", "more", "loss"),
-    [
-        ({"label_smoothing_factor": 0.2}, {}, partial(cross_entropy, label_smoothing=0.2)),
-        ({}, {"compute_loss_func": shifting}, cross_entropy),
-        ({"loss_type": "dft"}, {}, dft),
-    ],
-    ids=["smoothing", "function", "dft"],
-)
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_other_losses(tmp_path: Path, options: Any, more: Any, loss: Any) -> None:
-    data, model = config_of(write_datasets(tmp_path), WINDOWS), Llama()
-    training, valid = samples_of(cl.SampleDataset(data), WINDOWS, BATCH), samples_of(held_out(data), WINDOWS, HELD_OUT)
-    one = trainer(tmp_path / "out", model, data, more, max_steps=1, save_strategy="no", **options)
-    with torch.no_grad():
-        evaluated = by_hand(model, valid, loss).item()
-        wanted = by_hand(model, training, loss).item()
-    assert one.evaluate()["eval_loss"] == pytest.approx(evaluated, rel=1e-5)
-    one.train()
-    assert next(line["loss"] for line in one.state.log_history if "loss" in line) == pytest.approx(wanted, rel=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

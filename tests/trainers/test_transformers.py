@@ -45,6 +45,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
         "packs in order": {"seq_len": 64, "packing": {"bins": 4}, **sequential},
         "documents": {"seq_len": 64, "outputs": {"position_ids": "document", "mask_document_boundaries": True}},
         "records": records,
+        "mixing": {"mixing": {"odm": {}}, "outputs": {"dataset_id": True}},
         "indexed": {"outputs": {"sample_index": True}},
         "in order": sequential,
         "weighted": {"outputs": {"loss_weight": "weight"}},
@@ -96,6 +97,15 @@ def test_a_data_collator_is_that_of_training_too(make: Any, data: Any) -> None:
         make(data_collator=cl.collate_fn)
     with raises(ConfigError, "model_inputs", "['topic_ids'], but the data_collator has []"):
         make(data_collator=collate(), model_inputs=["topic_ids"])
+
+
+def test_a_mixture_that_learns_needs_logits(make: Any, data: Any) -> None:
+    class Silent(Named):
+        def forward(self, **_: Any) -> dict[str, Any]:
+            return {"loss": self.layer(torch.ones(1)).sum()}
+
+    with raises(ConfigError, "mixing", "no logits"):
+        make(Silent(), train_dataset=data("mixing")).train()
 
 
 def causal(name: str = "Llama", **more: Any) -> Any:

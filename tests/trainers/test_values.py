@@ -71,29 +71,6 @@ def with_weights(model: Tables, batch: dict[str, Any]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
-def test_training_with_the_mean_of_each_micro_batch(folder: Path, kind: dict[str, Any]) -> None:
-    """As the pages of Lightning, Fabric and Accelerate train: micro batches weigh the same."""
-    config = {**config_of(folder, kind, ignore_index=-100)}
-    loader = cl.make_dataloader(config, micro_batch_size=5, global_batch_size=10)
-    samples = samples_of(loader, kind, 40)
-    hand, model = ByHand(SEQ_LEN), Tables(SEQ_LEN)
-    optimizer = torch.optim.SGD(model.parameters(), RATE)
-    batches = iter(loader)
-    for step in range(4):
-        optimizer.zero_grad()
-        losses = []
-        for batch in (next(batches), next(batches)):
-            logits = model(batch["input_ids"], batch["position_ids"])
-            each = cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none")
-            losses.append(cl.token_mean(each, batch) / 2)
-            losses[-1].backward()
-        optimizer.step()
-        wanted = hand.step(by_hand.batched(samples[10 * step :][:10], 5), RATE, mean="batches")
-        assert sum(loss.item() for loss in losses) == pytest.approx(wanted, rel=1e-9)
-    loader.close()
-
-
-@pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
 def test_attention_within_documents(folder: Path, kind: dict[str, Any]) -> None:
     """The masks of docs/pytorch.md give what each document gives by itself; without documents they do not."""
     with cl.make_dataloader(config_of(folder, kind, cu_seqlens=True), micro_batch_size=8) as loader:

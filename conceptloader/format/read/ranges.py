@@ -16,7 +16,6 @@ from conceptloader.format.read.values import Documents, Spans
 from conceptloader.format.spec.codecs import Codec
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.layout import DENSE
-from conceptloader.format.spec.levels import families
 from conceptloader.format.spec.viewfile import Runs
 from conceptloader.format.spec.vocabulary import Concept, load_concepts, load_vocabulary
 from conceptloader.storage.source import Range
@@ -60,7 +59,7 @@ class Ranges:
         self._codecs: dict[str, Codec] = {}
         self.levels = {
             name: tuple(level for level in levels if level == name or manifest.shards.tracks[level].records.any())
-            for name, levels in families(manifest.tracks).items()
+            for name, levels in manifest.levels.items()
         }
 
     @lazy

@@ -66,7 +66,7 @@ class Track:
 
     max_spans[k]: the largest number of spans which any window of 2**k tokens of the dataset touches, k = 0..20;
     max_items: the largest number of concepts in a record; or of numbers, and None where each record has one. None for
-    other codecs.
+    other codecs. levels: how many tracks it is stored as, see `level_names`.
     """
 
     codec: str
@@ -74,6 +74,13 @@ class Track:
     vocabulary: Vocabulary | None = None
     max_spans: Ladder
     max_items: Annotated[int, within(0, fmt.MAX_RECORD_BYTES)] | None = None
+    levels: Annotated[int, within(1, fmt.MAX_TRACKS)] = 1
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What the records of all levels of a track have in common."""
+        names = self.vocabulary
+        return self.codec, dict(self.parameters), names and (names.count, names.checksum)
 
     @property
     def num_ids(self) -> int:
@@ -93,7 +100,13 @@ class Track:
         return whole * self.max_spans[top] + min(digits, above)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(replace(self, parameters=dict(self.parameters)))
+        value = asdict(replace(self, parameters=dict(self.parameters)))
+        return value if self.levels > 1 else {key: one for key, one in value.items() if key != "levels"}
+
+
+def level_names(track: str, levels: int) -> tuple[str, ...]:
+    """The tracks that spans which overlap are stored as, from the outermost ones on: one track to users."""
+    return track, *(f"{track}_level{level}" for level in range(2, levels + 1))
 
 
 def _layout(value: Any, where: str) -> StreamLayout:
@@ -129,6 +142,13 @@ class Manifest:
     @property
     def num_documents(self) -> int:
         return total(self.shards.documents)
+
+    @lazy
+    def levels(self) -> dict[str, tuple[str, ...]]:
+        """Each track -> itself and its further levels, which are no tracks of their own."""
+        found = {name: level_names(name, track.levels) for name, track in self.tracks.items()}
+        further = {name for names in found.values() for name in names[1:]}
+        return {name: names for name, names in found.items() if name not in further}
 
     def starts(self) -> Ints:
         """int64 [shards + 1]: the first token of each shard in the dataset, and the number of tokens."""
@@ -231,6 +251,9 @@ def _check(manifest: Manifest) -> None:
     for name, track in tracks.items():
         if problem := fmt.name_problem(name):
             raise ConfigError("tracks", describe(name), problem)
+        for level in level_names(name, track.levels)[1:]:
+            if level not in tracks or tracks[level].kind != track.kind or tracks[level].levels > 1:
+                raise ConfigError(f"tracks.{name}.levels", str(track.levels), f"a track {level} that is like {name}")
         entry = track.vocabulary
         if entry and (problem := groups_problem(entry.groups, entry.count)):
             raise ConfigError(f"tracks.{name}.vocabulary.groups", describe(list(entry.groups)), problem)

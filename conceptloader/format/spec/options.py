@@ -26,6 +26,7 @@ class TrackOptions:
         vocabulary: Names of the concepts, index = concept id (codec concepts only).
         groups: (name, number of concepts) of parts of the vocabulary, in the order of their ids.
         details: What else is known of each concept, objects of JSON.
+        levels: How many tracks it is stored as, see `level_names`; these are named as well.
     """
 
     codec: str = "concepts"
@@ -34,6 +35,7 @@ class TrackOptions:
     vocabulary: Sequence[str] | None = None
     groups: Sequence[tuple[str, int]] = ()
     details: Sequence[Mapping[str, Any]] | None = None
+    levels: int = 1
 
     def check(self, name: str) -> None:
         problem = fmt.name_problem(name)
@@ -167,6 +169,7 @@ class BuildOptions:
                 "parameters": dict(options.parameters),
                 "encoding": options.encoding,
                 "vocabulary": asdict(vocabularies[name]) if name in vocabularies else None,
+                **({"levels": options.levels} if options.levels > 1 else {}),
             }
         return {
             "mode": self.mode,
@@ -187,6 +190,7 @@ class SavedTrack:
     parameters: Mapping[str, Any]
     encoding: str
     vocabulary: Vocabulary | None = None
+    levels: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +209,11 @@ class SavedOptions:
         """names: of the concepts of each track that has a vocabulary."""
         tracks = {
             name: TrackOptions(
-                codec=one.codec, parameters=one.parameters, encoding=one.encoding, vocabulary=names.get(name)
+                codec=one.codec,
+                parameters=one.parameters,
+                encoding=one.encoding,
+                vocabulary=names.get(name),
+                levels=one.levels,
             )
             for name, one in self.tracks.items()
         }

@@ -153,10 +153,12 @@ def _track(name: str, sources: Sequence[_Source]) -> Track:
         entry = track.vocabulary
         found: dict[str, Any] = {"vocabulary": entry and entry.checksum, "groups": entry and entry.groups}
         found["details"] = entry and entry.details and entry.details.checksum
+        found["a level of"] = next(head for head, levels in manifest.levels.items() if name in levels)
         return {"codec": track.codec, "parameters": dict(track.parameters), **found}
 
     _agree(having, f"track {name!r}", definition)
     tracks = [manifest.tracks[name] for _, manifest in having]
     items = ((found.tracks[name].max_items, int(found.shards.tracks[name].records.sum())) for _, found in having)
     spans = tuple(map(max, zip(*(track.max_spans for track in tracks), strict=True)))
-    return replace(tracks[0], max_spans=spans, max_items=most_items(items))
+    levels = max(track.levels for track in tracks)
+    return replace(tracks[0], max_spans=spans, max_items=most_items(items), levels=levels)

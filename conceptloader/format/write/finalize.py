@@ -98,6 +98,7 @@ def _assemble(build: Build, reports: list[ShardReport]) -> Manifest:
             vocabulary=build.vocabularies.get(name),
             max_spans=tuple(max(counts) for counts in zip(*(entry.max_spans for entry in facts), strict=True)),
             max_items=most_items((entry.max_items, entry.records) for entry in facts),
+            levels=options.levels,
         )
     table = ShardTable(
         path=[build.shard_name(shard) for shard in range(build.num_shards)],

@@ -55,6 +55,11 @@ class SpanAlignment:
     levels: int = option("number of tracks for --overlap levels (default: 3)", 3, "N", positive, group=_SPANS)
 
     @property
+    def depth(self) -> int:
+        """How many levels a track has."""
+        return self.levels if self.overlap == "levels" else 1
+
+    @property
     def rules(self) -> "SpanAlignment":
         """These options without those of a subclass: small and picklable."""
         return SpanAlignment(**{field.name: getattr(self, field.name) for field in fields(SpanAlignment)})
@@ -84,7 +89,7 @@ class SpanAlignment:
         """
         placing = {"version": VERSION, "align": self.align, "eos_span": self.eos_span}
         overlap = "refuse" if self.overlap == "error" else self.overlap
-        return {**placing, "overlap": overlap, "levels": self.levels if self.overlap == "levels" else 1}
+        return {**placing, "overlap": overlap, "levels": self.depth}
 
 
 def check_fraction(value: float) -> None:

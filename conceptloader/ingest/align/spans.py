@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from conceptloader.format.spec.codecs import concept_records
 from conceptloader.format.spec.columns import Ints, offsets_of
-from conceptloader.format.spec.levels import level_name
+from conceptloader.format.spec.manifest import level_names
 from conceptloader.format.write.track import BulkSpans
 from conceptloader.ingest.align.align import find_places
 from conceptloader.ingest.align.overlap import resolve
@@ -31,11 +31,6 @@ class Placed:
     spans: dict[str, BulkSpans]
     fields: Mapping[str, NDArray[Any]]
     lost: dict[str, Ints]
-
-
-def level_names(track: str, overlap: str, levels: int) -> list[str]:
-    """The tracks that hold the levels of a track."""
-    return [level_name(track, level) for level in range(1, levels + 1 if overlap == "levels" else 2)]
 
 
 def check_spans(spans: RawSpans, lengths: Ints, track: str, unit: str) -> None:
@@ -143,7 +138,7 @@ def place_spans(
             placed = placed.take(np.flatnonzero(some))
         resolved = resolve(placed, rules.overlap, rules.levels)
         last = _last_ends(resolved, len(lengths)) if rules.eos_span == "last" else None
-        for name, level in zip(level_names(track, rules.overlap, rules.levels), resolved, strict=True):
+        for name, level in zip(level_names(track, rules.depth), resolved, strict=True):
             spans[name] = _finish(level, lengths, offsets, eos, last)
     return spans, lost
 

@@ -12,14 +12,13 @@ from conceptloader.format.read.files import Files, load_manifest
 from conceptloader.format.read.kept import copy_tokenizer
 from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.manifest import CREATED_BY, Manifest, Track
+from conceptloader.format.spec.manifest import CREATED_BY, Manifest, Track, level_names
 from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.vocabulary import Vocabulary, describe_vocabulary
 from conceptloader.format.tools.columns import join_columns, write_columns
 from conceptloader.format.tools.derived import moved, new_directory, warn_of_roots
 from conceptloader.format.write.finalize import write_manifest
 from conceptloader.format.write.ladder import with_border_windows
-from conceptloader.ingest.align.spans import level_names
 from conceptloader.ingest.annotate.join import Annotations
 from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.annotate.place import Placer
@@ -74,7 +73,7 @@ def annotate(
         ds = Ranges(files)
         for name in files.columns:  # which the new dataset gets in the end
             files.columns.get(name)
-        names = level_names(options.track, options.overlap, options.levels)
+        names = level_names(options.track, options.depth)
         taken = sorted(set(names) & {*manifest.tracks, *ds.field_names, *files.columns})
         if taken:
             raise ConfigError(
@@ -173,6 +172,7 @@ def _assemble(
             vocabulary=vocabulary,
             max_spans=new.max_spans,
             max_items=new.max_items,
+            levels=options.depth if name == options.track else 1,
         )
     files = {kind: files[kind] for kind in fmt.file_kinds(sorted(tracks))}
     shards = replace(old.shards, files=files, tracks=columns)

@@ -15,7 +15,7 @@ from conceptloader.base.workers import run_tasks
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError, ReadError
 from conceptloader.format.read.kept import keep_tokenizer
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.manifest import Tokenizer
+from conceptloader.format.spec.manifest import Tokenizer, level_names
 from conceptloader.format.spec.options import BuildOptions, TrackOptions
 from conceptloader.format.write.build import (
     Build,
@@ -26,7 +26,6 @@ from conceptloader.format.write.build import (
 )
 from conceptloader.format.write.finalize import finalize
 from conceptloader.ingest.align.rules import SpanAlignment
-from conceptloader.ingest.align.spans import level_names
 from conceptloader.ingest.build.complete import Summary, describe_complete, replacing
 from conceptloader.ingest.build.ids import count_ids
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
@@ -288,10 +287,13 @@ def format_options(options: IngestOptions) -> BuildOptions:
                 "pass one of these tracks to --vocabulary and --scores",
             )
     tracks = {
-        name: _track(options, track)
+        name: _track(options, track, options.depth if name == track else 1)
         for track in columns.tracks
-        for name in level_names(track, options.overlap, options.levels)
+        for name in level_names(track, options.depth)
     }
+    if len(tracks) < len(columns.tracks) * options.depth:
+        fix = "pass another name: --column spans_NAME=COLUMN"
+        raise ConfigError("tracks", f"tracks {', '.join(columns.tracks)}", "names that no level of another has", fix)
     if columns.has_metadata:
         tracks[METADATA_TRACK] = TrackOptions(codec="json", encoding=options.encoding)
     for name, code in columns.numbers.items():
@@ -330,11 +332,11 @@ def _dropped(options: IngestOptions) -> Iterator[str]:
         yield f"the tokenizer would end each text with {' '.join(after)}, a build does not (--eos {after[-1]})"
 
 
-def _track(options: IngestOptions, track: str) -> TrackOptions:
+def _track(options: IngestOptions, track: str, levels: int) -> TrackOptions:
     names, scores = options.vocabularies.get(track), options.scores.get(track)
     ids = "u2" if names is not None and len(names) <= 1 << 16 else "u4"
     parameters = {} if scores is None else {"ids": ids, "scores": scores}
-    return TrackOptions(parameters=parameters, encoding=options.encoding, vocabulary=names)
+    return TrackOptions(parameters=parameters, encoding=options.encoding, vocabulary=names, levels=levels)
 
 
 def shard_job(sources: Sequence[Source], options: IngestOptions, *, skip_bad: bool) -> ShardJob:

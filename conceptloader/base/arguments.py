@@ -166,7 +166,3 @@ def add_root(add: Add, more: str = "") -> None:
 
 def add_out(add: Add) -> None:
     add("--out", required=True, metavar="DIR", help="directory of the new dataset")
-
-
-def add_max_line_bytes(add: Add) -> None:
-    add("--max-line-bytes", type=size, default=size("256M"), metavar="SIZE", help="longest line (default: 256M)")

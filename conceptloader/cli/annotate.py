@@ -3,29 +3,15 @@
 import argparse
 import os
 
-from conceptloader.base.arguments import (
-    add_dataset,
-    add_max_line_bytes,
-    add_out,
-    add_pairs,
-    chosen,
-    json_object,
-    refuse_beside,
-    size,
-)
+from conceptloader.base.arguments import add_dataset, add_out
 from conceptloader.base.options import add_options, options_of
 from conceptloader.base.terminal import counted
 from conceptloader.cli import building as building
 from conceptloader.cli.output import Output
 from conceptloader.cli.recipe import add_recipe
-from conceptloader.errors import ConfigError
-from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.annotate.annotate import annotate
 from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.build.unaligned import Losses, TrackLoss
-from conceptloader.ingest.records.documents import number_type
-from conceptloader.ingest.records.tokenizer import load_tokenizer
-from conceptloader.ingest.records.vocabulary import load_vocabulary
 
 DESCRIPTION = """\
 Add a track to a dataset: concepts, quality scores, sources. The new dataset refers to the tokens and tracks of DATASET,
@@ -61,44 +47,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_out(add)
     add_recipe(parser)
 
-    group = parser.add_argument_group("the track").add_argument
-    group("--track", metavar="NAME", help="name of the new track")
-    meaning = "instead of --track: a track of the number in this column, such as quality:f4 or quality:f4=none"
-    add_pairs(group, "--number", "NAME:TYPE", meaning)
-    group("--codec", choices=["concepts", "numpy", "json"], default="concepts")
-    group("--parameters", type=json_object, default={}, metavar="JSON", help='of the codec, such as {"dtype": "f4"}')
-    group("--vocabulary", metavar="FILE", help="names of the concepts, one per line or a JSON list")
-    add_options(parser, SpanAlignment)
-
-    group = parser.add_argument_group("annotations").add_argument
-    group("--tokenizer", metavar="bytes|PATH", help="of the dataset's build (default: its copy in the dataset)")
-    group("--ignore-column", action="append", default=[], metavar="NAME", help="do not read this column")
-    meaning = "name of id, document, spans, start, end, concepts, scores, surface, value"
-    add_pairs(group, "--column", "OURS=THEIRS", meaning, ", such as id=doc_id or concepts=label")
-    group("--sort-memory", type=size, default=size("96M"), metavar="SIZE", help="memory for sorting (default: 96M)")
-    add_max_line_bytes(group)
-    building.add_bad_records(group, "skip rows that cannot be read, and list")
+    add_options(parser, AnnotateOptions)
+    building.add_bad_records(add, "skip rows that cannot be read, and list")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    _track(arguments)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    options = AnnotateOptions(
-        vocabulary=load_vocabulary(arguments.vocabulary) if arguments.vocabulary is not None else None,
-        tokenizer=load_tokenizer(arguments.tokenizer, ends=False) if arguments.tokenizer is not None else None,
-        ignored=arguments.ignore_column,
-        columns=dict(arguments.column),
-        sort_bytes=arguments.sort_memory,
-        **options_of(arguments, SpanAlignment),
-        **chosen(arguments, "track", "codec", "parameters", "max_line_bytes", "missing"),
-    )
+    options = AnnotateOptions(**options_of(arguments, AnnotateOptions)).resolved()
+    track = options.track
     with building.bad_records(arguments.bad_records) as on_bad:
         manifest = annotate(arguments.dataset, arguments.inputs, arguments.out, options, arguments.root, on_bad)
-    records = sum(manifest.shards.tracks[arguments.track].records.tolist())
-    done = manifest.extra["annotated"][arguments.track]
+    records = sum(manifest.shards.tracks[track].records.tolist())
+    done = manifest.extra["annotated"][track]
     value = {
         "path": os.path.abspath(arguments.out),
-        "track": arguments.track,
+        "track": track,
         "tracks": sorted(manifest.tracks),
         "records": records,
         "documents": manifest.num_documents,
@@ -110,28 +73,10 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     }
     unit = f", offsets in {done['unit']}" if done["unit"] else ", of whole documents"
     lines = [
-        f"{arguments.out}: {counted(records, 'record')} of {arguments.track} over "
-        f"{counted(manifest.num_tokens, 'token')}{unit}"
+        f"{arguments.out}: {counted(records, 'record')} of {track} over {counted(manifest.num_tokens, 'token')}{unit}"
     ]
     if bad := done.get("bad_rows"):
         lines.append(f"{bad:,} rows could not be read and were skipped, see {arguments.bad_records}")
-    lines += Losses({arguments.track: TrackLoss(**done["loss"])}).lines()
+    lines += Losses({track: TrackLoss(**done["loss"])}).lines()
     output.result(value, lines)
     return 0
-
-
-def _track(arguments: argparse.Namespace) -> None:
-    """What --number stands for. Raises: ConfigError."""
-    if len(arguments.number) + (arguments.track is not None) != 1:
-        raise ConfigError(
-            "annotate",
-            f"{'neither' if arguments.track is None else 'several'} of --track and --number",
-            "either --track or one --number",
-            "pass --track NAME, or --number NAME:TYPE once",
-        )
-    arguments.missing = None
-    for name, dtype in arguments.number:
-        refuse_beside("--number", arguments, "codec", "parameters", "vocabulary")
-        code, arguments.missing = number_type(dtype)
-        arguments.track, arguments.codec, arguments.parameters = name, "numpy", {"dtype": code}
-        arguments.column = [("value", name), *arguments.column]

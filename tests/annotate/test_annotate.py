@@ -145,7 +145,7 @@ def test_little_memory(tmp_path: Path) -> None:
     build(tmp_path / "ds", [[[1, 2]]])
     rows = write_rows(tmp_path / "rows.jsonl", [{"id": "d1", "concepts": [7]}])
     with raises(ReadError, "out", "Out of Memory", fix="--sort-memory"):
-        annotate(tmp_path / "ds", [rows], tmp_path / "out", AnnotateOptions(track="c", sort_bytes=1000))
+        annotate(tmp_path / "ds", [rows], tmp_path / "out", AnnotateOptions(track="c", sort_memory=1000))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ds", "rows.jsonl"]
     with (
         raises(InputError, found="no such"),
@@ -166,7 +166,7 @@ def test_more_ids_than_memory(tmp_path: Path) -> None:
         writer.add_documents(np.ones(count, np.int64), np.arange(count + 1), {}, names)
     cl.writing.finalize(tmp_path / "ds")
     pyarrow.parquet.write_table(pa.table({"id": names[::-1], "value": np.arange(count)}), tmp_path / "rows.parquet")
-    options = AnnotateOptions(track="c", codec="numpy", parameters={"dtype": "i8"}, sort_bytes=22 << 20)
+    options = AnnotateOptions(track="c", codec="numpy", parameters={"dtype": "i8"}, sort_memory=22 << 20)
     annotate(tmp_path / "ds", [tmp_path / "rows.parquet"], tmp_path / "out", options)
     assert owners(cl.open_dataset(tmp_path / "out"), "c") == [[number] for number in range(count)[::-1]]
 
@@ -261,7 +261,7 @@ def test_a_named_column_that_is_not_there(tmp_path: Path) -> None:
     ds = build(tmp_path / "ds", [[[1, 2, 3], [4, 5]]])
 
     def new(rows: Rows, columns: dict[str, str], **more: Any) -> list[Any]:
-        options = AnnotateOptions(track="topic", codec="json", columns=columns, span_unit="token", **more)
+        options = AnnotateOptions(track="topic", codec="json", column=columns, span_unit="token", **more)
         out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
         annotate(ds, [write_rows(tmp_path / "rows.jsonl", rows)], out, options)
         return owners(cl.open_dataset(out), "topic")
@@ -273,6 +273,6 @@ def test_a_named_column_that_is_not_there(tmp_path: Path) -> None:
     rows = [{"id": "d1", "doc": "d0", "value": 1}]
     with raises(InputError, "rows.jsonl", "column 'id'"):
         new(rows, {"id": "doc"})
-    assert new(rows, {"id": "doc"}, ignored=["id"]) == [1, 1, 1, None, None]
+    assert new(rows, {"id": "doc"}, ignore_column=["id"]) == [1, 1, 1, None, None]
     with raises(ConfigError, "columns", "'begin'"):
         new(rows, {"begin": "start"})

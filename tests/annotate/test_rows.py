@@ -23,7 +23,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "ids": {},
     "names": {"vocabulary": NAMES},
     "scores": {"parameters": {"scores": "f4"}},
-    "labels": {"vocabulary": NAMES, "columns": {"concepts": "label"}},
+    "labels": {"vocabulary": NAMES, "column": {"concepts": "label"}},
     "numbers": {"codec": "numpy", "parameters": {"dtype": "f2"}},
     "integers": {"codec": "numpy", "parameters": {"dtype": "u1"}},
     "objects": {"codec": "json"},

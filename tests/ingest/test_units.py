@@ -213,9 +213,9 @@ def test_annotations_count_what_the_build_counted(tmp_path: Path) -> None:
     with raises(InputError, "rows.jsonl", "with another text"):
         attach(tmp_path, rows, "token")
     text = [{"id": "d0", "text": TEXTS[0], "spans": rows[0]["spans"]}]  # of the document, ignored: spans have theirs
-    assert texts(attach(tmp_path, text, ignored=["text"]), "more") == ["red"]
+    assert texts(attach(tmp_path, text, ignore_column=["text"]), "more") == ["red"]
     with raises(InputError, "rows.jsonl", "1 of 1 spans with another text"):
-        attach(tmp_path, text, "byte", ignored=["text"])
+        attach(tmp_path, text, "byte", ignore_column=["text"])
 
 
 def test_an_example_of_a_lost_span_is_cut_by_the_unit(tmp_path: Path) -> None:

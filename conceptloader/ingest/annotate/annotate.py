@@ -62,13 +62,13 @@ def annotate(
         ReadError: A file cannot be read.
     """
     sources = find_sources(inputs)
-    options = _with_labels(options, sources)
+    options = _with_labels(options.resolved(), sources)
     track = options.check()
     manifest, allowed = load_manifest(dataset, roots)
     with (
         closing(Files(manifest, allowed)) as files,
         new_directory(out) as working,
-        database(working, f"{options.sort_bytes}B", partial(_unsorted, os.fspath(out))) as opened,
+        database(working, f"{options.sort_memory}B", partial(_unsorted, os.fspath(out))) as opened,
     ):
         ds = Ranges(files)
         for name in files.columns:  # which the new dataset gets in the end
@@ -128,7 +128,7 @@ def _with_labels(options: AnnotateOptions, sources: Sequence[Source]) -> Annotat
     """The same with the names that `datasets` keeps of the labels, if there is no vocabulary."""
     if options.codec != "concepts" or options.vocabulary is not None:
         return options
-    spans, field = (options.columns.get(name, name) for name in ("spans", "concepts"))
+    spans, field = (options.column.get(name, name) for name in ("spans", "concepts"))
     return replace(options, vocabulary=labels_of(sources, spans, field) or labels_of(sources, None, field))
 
 

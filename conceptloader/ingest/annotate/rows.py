@@ -42,8 +42,8 @@ class Rows:
     """
 
     def __init__(self, sources: Sequence[Source], options: AnnotateOptions, on_bad: OnBad | None) -> None:
-        track, theirs = options.check(), options.columns
-        self._sources, self._options, self._on_bad = sources, options, on_bad
+        track, theirs = options.check(), options.column
+        self._sources, self._on_bad = sources, on_bad
         self._codec: Any = get_codec(track.codec, track.parameters, f"track {options.track!r}")
         self._dtype = getattr(self._codec, "dtype", None)  # a number may stand for a record of one
         self._concepts = Concepts(track) if track.codec == "concepts" else None
@@ -54,7 +54,7 @@ class Rows:
             known = ", ".join(sorted({*self._known} - {*OWN_TEXT[1:]}))
             raise ConfigError("columns", repr(unknown[0]), f"some of {known}", "correct --column OURS=THEIRS")
         self._theirs, self._ours = theirs, {name: ours for ours, name in theirs.items()}
-        self._spans, self._ignored = theirs.get("spans", "spans"), frozenset(options.ignored)
+        self._spans, self._ignored = theirs.get("spans", "spans"), frozenset(options.ignore_column)
         # A text that is ignored is that of the document, unless it says that it is a span's.
         of_spans = {
             name.removeprefix(f"{self._spans}.") for name in self._ignored if name.startswith(f"{self._spans}.")
@@ -92,7 +92,7 @@ class Rows:
             for table, first, _ in read_row_groups(source.path, 0, groups, None, self._ignored, values):
                 yield range(first, first + table.num_rows), table, []
             return
-        for numbers, lines, _ in read_blocks(source.path, source.compression, self._options.max_line_bytes):
+        for numbers, lines, _ in read_blocks(source.path, source.compression):
             kept, rows, bad = list[int](), list[dict[str, Any]](), list[tuple[int, str]]()
             for row, line in zip(numbers, lines, strict=True):
                 if bad and self._on_bad is None:

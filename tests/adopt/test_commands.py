@@ -23,17 +23,6 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, An
     return code, json.loads(out), err
 
 
-def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "x.npy").write_bytes(b"123")
-    assert run(capsys, "adopt", tmp_path / "x.npy", "--out", tmp_path / "ds")[0] == 2  # no dtype
-    code, value, err = run(capsys, "adopt", tmp_path / "x.npy", "--out", tmp_path / "ds", "--dtype", "u2")
-    assert code == 1
-    assert value["error"]["message"] in err
-    assert run(capsys, "adopt", tmp_path / "x.npy", "--out", tmp_path / "ds", "--vocab-size", 3)[0] == 2
-    with pytest.raises(SystemExit, match="2"):
-        main(["annotate", "ds", "rows", "--out", "o", "--track", "c", "--parameters", "[1]"])
-
-
 @pytest.mark.parametrize("known", ["--tokenizer-name", "--tokenizer", "nothing"])
 def test_annotate_and_view_with_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str], known: str) -> None:
     """One that is given wins over a name that somebody chose; that which adopt was given is kept beside the manifest,

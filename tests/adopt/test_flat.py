@@ -44,14 +44,6 @@ def test_documents_end_with_the_named_token(tokens: list[int], dtype: str, head:
             assert [ds.document_range(d)[0] for d in range(ds.num_documents)] == starts
 
 
-def test_without_a_document_end_documents_are_unknown(tmp_path: Path) -> None:
-    np.arange(5, dtype=np.uint32).tofile(tmp_path / "x.npy")
-    adopt([tmp_path / "x.npy"], tmp_path / "ds", dtype="u4")
-    ds = cl.open_dataset(tmp_path / "ds")
-    assert (ds.num_documents, ds.documents_in(1, 3).ids.tolist()) == (0, [-1])
-    assert [p.name for p in (tmp_path / "ds").iterdir()] == ["manifest.json"]
-
-
 def test_outputs_that_need_documents_where_they_are_unknown_are_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -95,26 +87,6 @@ def test_bad_files(tmp_path: Path) -> None:
     refused(InputError, "x.npy", "no token", dtype="u2")
 
 
-def test_bad_paths(tmp_path: Path) -> None:
-    np.arange(5, dtype=np.uint16).tofile(tmp_path / "x.bin")
-    with raises(ConfigError, "x.bin", "neither PREFIX.bin with PREFIX.idx"):
-        adopt([tmp_path / "x.bin"], tmp_path / "ds")
-    adopt([tmp_path / "x.bin"], tmp_path / "ok", dtype="uint16")
-    with raises(ConfigError, found="twice"):
-        adopt([tmp_path / "x.bin"] * 2, tmp_path / "ds", dtype="uint16")
-    with raises(ConfigError, "ok", "files there"):
-        adopt([tmp_path / "x.bin"], tmp_path / "ok", dtype="uint16")
-    (tmp_path / "empty").mkdir()
-    with raises(ConfigError, "empty", "no Megatron"):
-        adopt([tmp_path / "empty"], tmp_path / "ds")
-    (tmp_path / "empty" / "a.ds").touch()
-    (tmp_path / "empty" / "a.idx").touch()
-    with raises(ConfigError, found="files of datatrove, megatron in it"):
-        adopt([tmp_path / "empty"], tmp_path / "ds")
-    with raises(ConfigError, "paths"):
-        adopt([], tmp_path / "ds")
-
-
 @pytest.mark.parametrize("kind", ["llm.c", "llm.c of 2024-08", "npz", "parquet", "gzip", "zstd", "megatron"])
 def test_files_of_other_kinds_are_no_tokens(tmp_path: Path, kind: str) -> None:
     tokens, path = np.arange(1000, dtype="<u2"), tmp_path / "x.bin"
@@ -130,22 +102,3 @@ def test_files_of_other_kinds_are_no_tokens(tmp_path: Path, kind: str) -> None:
         path.write_bytes(data.get(kind, head.tobytes() + bytes(tokens)))
     with raises(InputError, path, "a file of another kind", "tokens and nothing else"):
         adopt([path], tmp_path / "ds", dtype="uint8")
-
-
-@pytest.mark.parametrize(
-    ("names", "found"),
-    [
-        (["part_0.npy", "labels_mask_part_0.npy"], "labels_mask_part_0.npy, which may hold masks"),
-        (["part_0.npy", "part_0.csv.gz"], "part_0.csv.gz, which may hold boundaries of documents"),
-        (["train_0.npy", "val_0.npy"], "several splits: train, val"),
-        (["a.npy", "_b.npy"], "_b.npy, which is hidden"),
-        (["a-0-of-3.npy", "a-2-of-3.npy"], "the numbers 0, 2 of 3"),
-        (["a.bin", "a.idx", "b.bin"], "b.bin, which has no .idx"),
-    ],
-)
-def test_a_folder_whose_files_do_not_belong_together_is_refused(tmp_path: Path, names: list[str], found: str) -> None:
-    for name in names:
-        np.save(tmp_path / "one.npy", np.arange(20, dtype=np.uint16))
-        (tmp_path / "one.npy").rename(tmp_path / name)
-    with raises(ConfigError, tmp_path, found, fix="pass the files"):
-        adopt([str(tmp_path)], tmp_path / "out")

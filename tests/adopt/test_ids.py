@@ -67,13 +67,3 @@ def test_a_vocabulary_that_is_named_may_be_large(tmp_path: Path) -> None:
         adopt([tmp_path / "x.u32"], tmp_path / "ds", dtype="uint32")
     named = Tokenizer(name="large", vocab_size=3 << 20, eos_id=None)
     assert adopt([tmp_path / "x.u32"], tmp_path / "ds", dtype="uint32", tokenizer=named).num_tokens == 5000
-
-
-def test_an_end_that_is_nowhere(tmp_path: Path) -> None:
-    paths = [tmp_path / name for name in ("a.u16", "b.u16")]
-    np.array([1, 2, 3], "uint16").tofile(paths[0])
-    np.array([1, 2, 9], "uint16").tofile(paths[1])
-    assert adopt(paths, tmp_path / "one", dtype="uint16", document_end=9).num_documents == 2  # at the very end of one
-    with raises(InputError, "a.u16", "no token 7 in 2 files", fix="--document-end"):
-        adopt(paths, tmp_path / "ds", dtype="uint16", document_end=7)
-    assert not (tmp_path / "ds").exists()

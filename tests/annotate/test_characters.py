@@ -1,19 +1,14 @@
 """Offsets in characters: annotating gives what building with the same spans gives; what offsets count is no guess."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
 
 import conceptloader as cl
-from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.annotate import place
 from conceptloader.ingest.annotate.annotate import annotate
 from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.records.tokenizer import load_tokenizer
@@ -68,34 +63,6 @@ def span(document: str, start: int, end: int, *concepts: int) -> dict[str, Any]:
     return {"id": document, "start": start, "end": end, "concepts": list(concepts or (1,))}
 
 
-@settings(max_examples=15)
-@given(st.lists(st.text("at hesmü☃\n", max_size=12), min_size=1, max_size=5), st.booleans(), st.booleans(), st.data())
-def test_equals_a_build_with_the_spans(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[str], file: bool, eos: bool, data: st.DataObject
-) -> None:
-    path = tmp_path_factory.mktemp("run")
-    rows = []
-    for number, text in enumerate(texts):
-        borders = sorted(data.draw(st.sets(st.integers(0, len(text)))))
-        pairs = zip(borders[::2], borders[1::2], strict=False)
-        spans = [{"start": a, "end": b, "concepts": [number, *range(a % 5)]} for a, b in pairs]
-        rows.append({"id": f"d{number}", "text": text, "spans": spans})
-    if not any(row["spans"] for row in rows):
-        return
-    byte_level().save(str(path / "tokenizer.json"))
-    tokenizer = str(path / "tokenizer.json") if file else "bytes"
-    build(path, rows, "with", tokenizer, no_eos=not eos)
-    build(path, [{key: row[key] for key in ("id", "text")} for row in rows], "without", tokenizer, no_eos=not eos)
-    notes = [{"id": row["id"], "spans": row["spans"]} for row in rows][::-1]
-    given = {"span_unit": "character", "tokenizer": load_tokenizer(tokenizer), "max_unaligned_spans": 1}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(place, "_TOKENS", data.draw(st.sampled_from([1, 9, 1 << 20])))  # of a portion of text
-        found = attach(path, notes, "without", track="concepts", **given)
-    with found, cl.open_dataset(path / "with") as wanted:
-        assert found.num_tokens == wanted.num_tokens
-        assert owners(found, "concepts") == owners(wanted, "concepts")
-
-
 def test_tokenizers_that_do_not_give_the_text(folder: Path) -> None:
     for name, change in {
         "normalizer": normalizers.Lowercase(),
@@ -121,40 +88,6 @@ def test_tokenizers_that_do_not_give_the_text(folder: Path) -> None:
         attach(folder, [span("d0", 9, 12)], "takes", span_unit="character")
 
 
-def test_characters_are_the_default_where_the_text_is_known(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    end = len(TEXT)
-    made = attach(folder, [span("d0", end - 4, end), span("d1", 0, 3, 2)])
-    assert said(made) == [" bird", "red"]
-    assert made.manifest.extra["annotated"]["c"] == {
-        "version": 1, "align": "first", "eos_span": "none", "overlap": "refuse", "levels": 1, "unit": "characters",
-        "loss": {"spans": 2, "lost": 0, "examples": []},
-    }  # fmt: skip
-    command = ["annotate", str(folder / "ds"), str(folder / "rows.jsonl"), "--track", "c", "--out"]
-    capsys.readouterr()
-    assert main([*command, str(folder / "second"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["unit"] == "characters"
-    with raises(InputError, "line 1: document 1", "[0, 4)", "offsets within the 3 characters"):
-        attach(folder, [span("d1", 0, 4)], span_unit="character")
-
-
-def test_offsets_that_could_be_either_are_refused(folder: Path) -> None:
-    rows = [span("d0", 4, 7)]
-    with raises(ConfigError, "rows.jsonl", "offsets that may count characters or tokens: of the first 1"):
-        attach(folder, rows)
-    made = attach(folder, rows, span_unit="token")
-    assert (unit(made), made.spans("c", 0, 8).start.tolist()) == ("tokens", [4])
-    assert said(attach(folder, rows, span_unit="character")) == [" red"]
-    assert said(attach(folder, rows, tokenizer=load_tokenizer(str(folder / "tokenizer.json")))) == [" red"]
-    (folder / "ds" / "tokenizer.json").unlink()
-    with raises(ConfigError, "ds", "no tokenizer with the dataset", fix="--span-unit token"):
-        attach(folder, [span("d0", 20, len(TEXT))])
-    with raises(InputError, "document 0", expected="tokens of the document"):
-        attach(folder, [span("d0", 20, len(TEXT))], span_unit="token")
-    made = attach(folder, [{"id": "d1", "concepts": [7]}])  # a whole document needs no unit, and holds its eos
-    start, stop = made.document_range(1)
-    assert (unit(made), owners(made, "c")) == (None, [None] * start + [[7]] * (stop - start))
-
-
 def test_whole_documents_beside_spans(folder: Path) -> None:
     rows = [{"id": "d0", "concepts": [7]}, span("d0", len(TEXT) - 4, len(TEXT), 1), span("d1", 0, 3, 2)]
     made = attach(folder, rows, overlap="union")
@@ -167,15 +100,6 @@ def test_whole_documents_beside_spans(folder: Path) -> None:
     assert owners(made, "c_level2")[stop - 2 : stop] == [[1], None]
 
 
-def test_tokens_where_tokens_were_given(folder: Path) -> None:
-    """Though the tokenizer that they are of is kept beside them."""
-    tokens = byte_level().encode(TEXT).ids
-    build(folder, [{"id": "d0", "tokens": tokens}], "given")
-    assert (folder / "given" / "tokenizer.json").exists()
-    made = attach(folder, [span("d0", 1, 2)], "given")
-    assert (unit(made), owners(made, "c")[:3]) == ("tokens", [None, [1], None])
-
-
 def test_documents_with_and_without_eos(folder: Path) -> None:
     """In one shard, in any order: the text of some ends with the token itself."""
     texts = ["the red cat<|endoftext|>", "the blue bird", "red<|endoftext|>", "blue"]
@@ -185,12 +109,3 @@ def test_documents_with_and_without_eos(folder: Path) -> None:
     made = attach(folder, rows, "mixed", span_unit="character")
     assert said(made) == [" red", " blue", "red", "blue"]
     assert [ids.tolist() for ids in made.spans("c", 0, made.num_tokens).decode()] == [[0], [1], [2], [3]]
-
-
-def test_too_many_lost_spans_leave_nothing_behind(folder: Path) -> None:
-    rows = [span("d0", 3, 4), span("d0", 4, 7)]
-    with raises(InputError, path="track 'c'", found="1 of 2 spans (50.00%) got no token, such as [3, 4) of document 0"):
-        attach(folder, rows, span_unit="character")
-    assert not list(folder.glob("out*"))
-    made = attach(folder, rows, span_unit="character", max_unaligned_spans=0.5)
-    assert made.manifest.extra["annotated"]["c"]["loss"]["lost"] == 1

@@ -2,7 +2,6 @@
 
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-import conceptloader as cl
-from conceptloader.cli import main
 from conceptloader.ingest.align.align import _spaces, find_places
 from conceptloader.ingest.align.rules import ALIGNS
 from conceptloader.ingest.records.batch import Ragged, RawSpans
 from conceptloader.ingest.records.tokenizer import BytesTokenizer, FileTokenizer, spread_bytes
-from tests.corpora.records import write_rows
 from tests.corpora.tokenizers import END, FAMILIES, definition
 
 PIECES = [
@@ -105,55 +101,3 @@ def test_bytes_of_a_run_that_a_normalizer_changed_keep_its_place() -> None:
     places = np.array([[0, 3], [0, 3], [3, 5], [3, 5], [3, 5], [3, 5]])
     spread_bytes(np.array([0xC3, 0xA4, 0xC3, 0xA4, 0xC3, 0xA4], np.int16), places)
     assert places.tolist() == [[0, 3], [0, 3], [3, 4], [3, 4], [4, 5], [4, 5]]
-
-
-def corpus() -> list[dict[str, Any]]:
-    """100 sentences with two spans of a word each, every second one its last."""
-    found = []
-    for number in range(100):
-        text = f"the cat number {number} is red"
-        words = [(4, 7), (text.index("red"), len(text))]
-        spans = [{"start": start, "end": end, "concepts": [0]} for start, end in words]
-        found.append({"id": f"d{number}", "text": text, "spans": spans})
-    return found
-
-
-@pytest.fixture
-def given_files(tmp_path: Path) -> Path:
-    (tmp_path / "tokenizer.json").write_bytes(definition("byte-level"))
-    write_rows(tmp_path / "in.jsonl", corpus())
-    return tmp_path
-
-
-def words_of(path: Path, tokenizer: FileTokenizer, track: str = "concepts") -> list[str]:
-    """The text of each span of a dataset."""
-    with cl.open_dataset(path) as dataset:
-        spans = dataset.spans(track, 0, dataset.num_tokens)
-        places = zip(spans.start.tolist(), spans.end.tolist(), strict=True)
-        return [tokenizer.decode(dataset.tokens(start, end).tolist()) for start, end in places]
-
-
-def test_byte_level_bpe_keeps_every_word(given_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In a build and in annotate: none was kept while the space in front of it counted as its first character."""
-    tokenizer, words = str(given_files / "tokenizer.json"), ["cat", "red"] * 100
-    command = ["build", str(given_files / "in.jsonl"), "--tokenizer", tokenizer, "--workers", "1"]
-    assert main([*command, "--out", str(given_files / "built"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["lost_spans"] == 0
-    used = FileTokenizer(definition("byte-level"), "x", END)
-    assert [word.strip() for word in words_of(given_files / "built", used)] == words
-    rows = [{"id": record["id"], "spans": record["spans"]} for record in corpus()]
-    write_rows(given_files / "rows.jsonl", rows)
-    assert main([*command, "--out", str(given_files / "bare"), "--ignore-column", "spans"]) == 0
-    more = [
-        "--track",
-        "new",
-        "--span-unit",
-        "character",
-        "--tokenizer",
-        tokenizer,
-        "--out",
-        str(given_files / "out"),
-    ]
-    assert main(["annotate", str(given_files / "bare"), str(given_files / "rows.jsonl"), *more]) == 0
-    assert [word.strip() for word in words_of(given_files / "out", used, "new")] == words
-    assert "offsets in characters" in capsys.readouterr().out

@@ -14,11 +14,7 @@ from conceptloader.cli import main
 from conceptloader.errors import ConfigError
 from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.align.rules import EOS_SPANS
-from conceptloader.ingest.records.columns import Columns
-from conceptloader.ingest.records.detect import detect_columns
-from conceptloader.ingest.records.inputs import find_sources
 from tests.corpora.records import build, check, content, records, write
-from tests.corpora.tokenizers import END, definition
 from tests.raises import raises
 
 KINDS = ("jsonl", "gz", "zst", "parquet")
@@ -106,18 +102,6 @@ def test_directories_and_moved_inputs_and_a_second_run(tmp_path: Path) -> None:
     assert content(tmp_path / "out-b") == before
 
 
-def test_detection(tmp_path: Path) -> None:
-    source = write(tmp_path / "in", [{"tokens": [1], "spans_ner": []}, {"tokens": [1], "metadata": {}}])
-    found = detect_columns(find_sources([source]), {"spans": "spans"})
-    assert found == Columns(
-        text=None, tokens="tokens", tracks={"concepts": "spans", "ner": "spans_ner"}, metadata="metadata"
-    )
-    source = write(tmp_path / "both", [{"tokens": [1], "text": "a"}])
-    with raises(ConfigError, found="both text and tokens"):
-        detect_columns(find_sources([source]))
-    assert detect_columns(find_sources([source]), {"text": "text"}, ignored=["tokens"]).text == "text"
-
-
 def test_progress_adds_up(tmp_path: Path) -> None:
     inputs = [write(tmp_path / kind, corpus(30), kind) for kind in KINDS]
     news: list[Any] = []
@@ -164,21 +148,3 @@ def test_the_build_in_python_has_what_the_command_has(tmp_path: Path) -> None:
     with raises(ConfigError, "scores", "track 'other'"):
         cl.build(source, out, tokenizer="bytes", scores={"other": "f2"}, overwrite=True)
     assert cl.verify(out) == []
-
-
-def test_the_build_in_python_and_its_eos(tmp_path: Path) -> None:
-    """By name with a tokenizer, by id without one."""
-    (tmp_path / "tokenizer.json").write_bytes(definition("byte-level"))
-    (tmp_path / "text.jsonl").write_text('{"text": "the red cat"}\n')
-    (tmp_path / "tokens.jsonl").write_text('{"tokens": [1, 2]}\n')
-    cl.build(tmp_path / "text.jsonl", tmp_path / "a", tokenizer=str(tmp_path / "tokenizer.json"), eos=END)
-    found = cl.open_dataset(tmp_path / "a")
-    assert found.tokenizer is not None
-    assert found.tokens(found.num_tokens - 1, found.num_tokens).tolist() == [found.tokenizer.eos_id]
-    cl.build(tmp_path / "tokens.jsonl", tmp_path / "b", vocab_size=9, eos=8)
-    assert cl.open_dataset(tmp_path / "b").tokens(0, 3).tolist() == [1, 2, 8]
-    with raises(ConfigError, "eos", "'</s>'"):
-        cl.build(tmp_path / "tokens.jsonl", tmp_path / "c", vocab_size=9, eos="</s>")
-    for both in ({}, {"tokenizer": "bytes", "vocab_size": 9}):
-        with raises(ConfigError, expected="either --tokenizer or"):
-            cl.build(tmp_path / "tokens.jsonl", tmp_path / "c", **both)  # type: ignore[arg-type]

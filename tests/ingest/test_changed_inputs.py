@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.annotate import rows
 from conceptloader.ingest.annotate.annotate import annotate
@@ -167,21 +166,3 @@ def test_while_names_are_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(InputError, match="changed while it was read"):
         main_error(["init", source, "--tokenizer", "bytes", "--out", tmp_path / "build.yaml"])
     assert os.listdir(tmp_path) == ["in.jsonl"]
-
-
-def test_a_build_without_a_finished_shard_makes_room(tmp_path: Path) -> None:
-    """Wrong options, then an input that is mended in place: the corrected command works in the same directory."""
-    source, out = tmp_path / "in.jsonl", tmp_path / "out"
-    source.write_text('{"text": "a", "spans": [{"start": 0, "end": 1, "concepts": ["red"]}]}\n')
-    (tmp_path / "names").write_text("blue\n")
-    command = ["build", str(source), "--out", str(out), "--tokenizer", "bytes", "--workers", "1"]
-    names = ["--vocabulary", str(tmp_path / "names")]
-    assert main(command) == 1
-    assert main([*command, *names]) == 1
-    (tmp_path / "names").write_text("red\n")
-    assert main([*command, *names]) == 0
-    shutil.rmtree(out)
-    assert main(command) == 1
-    source.write_text(source.read_text().replace('["red"]', "[1, 23]"))
-    assert main(command) == 0
-    assert sorted(path.name for path in out.iterdir() if path.name.startswith(".")) == []

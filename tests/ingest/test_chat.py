@@ -70,18 +70,6 @@ def learnt(tokenizer: FileTokenizer, tokens: list[int], mask: list[int]) -> str:
     return tokenizer.decode([t for t, m in zip(tokens, mask, strict=True) if m])
 
 
-@pytest.mark.parametrize("tools", [None, [{"name": "find", "parameters": {"q": "text"}}]])
-def test_the_loss_is_on_what_the_assistant_says_by_both_ways_alike(tokenizer: FileTokenizer, tools: Any) -> None:
-    record = {"id": "a", "messages": TALK, **({"tools": tools} if tools else {})}
-    (name, tokens, mask), = parsed(parser(tokenizer), record)  # fmt: skip
-    assert name == "a"
-    assert parsed(parser(tokenizer, MARKED), record) == [(name, tokens, mask)]
-    assert learnt(tokenizer, tokens, mask) == "größer als die Katze 😀<|im_end|>\nsat on the mat<|im_end|>\n"
-    said = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in TALK)
-    head = f"<|im_start|>tools\n{json.dumps(tools)}<|im_end|>\n" if tools else ""
-    assert tokenizer.decode(tokens) == head + said
-
-
 def test_a_long_conversation_loses_whole_turns_and_is_counted(tokenizer: FileTokenizer) -> None:
     (_, whole, _), = parsed(parser(tokenizer), {"messages": TALK})  # fmt: skip
     (_, first, _), = parsed(parser(tokenizer), {"messages": TALK[:3]})  # fmt: skip
@@ -107,62 +95,6 @@ def test_completions(tokenizer: FileTokenizer) -> None:
 
 USER, ANSWER = TALK[1], TALK[2]
 PART = {"type": "text", "text": "the red"}
-OTHER = 5, {"type": "image"}, [PART, {"type": "image", "url": "x"}], ["red"], [{"type": "text", "text": None}], [[PART]]
-
-
-@pytest.mark.parametrize(
-    ("record", "said"),
-    [
-        ({"messages": []}, r"messages: found \[\], expected messages"),
-        ({}, "messages: found None"),
-        ({"messages": [USER, ANSWER], "extra": 1}, "found column 'extra', expected messages, and tools; name the"),
-        ({"prompt": [USER], "chosen": [ANSWER]}, "found column 'chosen', expected messages"),
-        ({"messages": [USER, {"role": "bot", "content": "x"}]}, "content and a role, one of system"),
-        ({"messages": [USER]}, "found 'user' as the last role, expected assistant"),
-        ({"messages": [USER, {"role": "assistant", "content": ""}]}, r"messages\[1\]: found no content"),
-        ({"messages": [USER, {"role": "assistant"}]}, r"messages\[1\]: found no content"),
-        ({"messages": ["hi"]}, r"messages\[0\]: found 'hi', expected an object"),
-        ({"prompt": "a", "completion": ""}, "completion: found no token"),
-        ({"messages": [USER, {**ANSWER, "loss": 0}]}, "the field 'loss', which looks like a rule"),
-        ({"messages": [USER, {**ANSWER, "isTrainable": False}]}, "--ignore-column messages.isTrainable"),
-        ({"messages": [USER, {**ANSWER, "weight": 0.5}]}, "found weight 0.5, expected 0 or 1"),
-        ({"messages": [USER, {**ANSWER, "train": "false"}]}, "found train 'false', expected 0 or 1"),
-        ({"messages": [USER, {**ANSWER, "weight": 0}]}, "no token of the assistant is left"),
-        ({"prompt": [{**USER, "train": True}], "completion": [ANSWER]}, "train True of the role 'user', expected 0"),
-        *[
-            ({"messages": [{"role": "user", "content": content}, ANSWER]}, "other content than text")
-            for content in OTHER
-        ],
-        *[
-            ({"messages": TALK, "tools": tools}, "ools")
-            for tools in ("find", {}, '[], "more": 1', "[" * 100_000, ["{}"])
-        ],
-    ],
-)
-def test_what_is_no_conversation_is_said(tokenizer: FileTokenizer, record: Any, said: str) -> None:
-    with pytest.raises(BadRow, match=said):
-        parsed(parser(tokenizer), record)
-
-
-@pytest.mark.parametrize(
-    ("template", "said"),
-    [
-        ("{{ raise_exception('no tools here') }}", "the chat template fails: TemplateError: no tools here"),
-        ("{{ messages[99].content.x }}", "the chat template fails: UndefinedError"),
-        ("{{ ().__class__.__bases__[0].__subclasses__() }}", "the chat template fails: SecurityError"),
-        ("{% for m in messages %}{{ m.role }}{% endfor %}{{ messages | length }}", "mark it with"),
-        ("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}", "no token of the assistant is left"),
-        ("{% generation %}a{% endgeneration %}" * 3, "marks 3 generations, expected one for each answer"),
-        (
-            f"{{% macro said() %}}{MARKED}{{% endmacro %}}{{{{ said() }}}}",
-            "marks .* for it; write {% generation %} outside",
-        ),
-        ("{% for %}", "the chat template fails: TemplateSyntaxError"),
-    ],
-)
-def test_a_template_that_fails_is_said(tokenizer: FileTokenizer, template: str, said: str) -> None:
-    with pytest.raises(BadRow, match=said):
-        parsed(parser(tokenizer, template), {"messages": TALK})
 
 
 def test_templates_that_cannot_be_used_are_refused_before_the_build(tmp_path: Path) -> None:
@@ -231,26 +163,6 @@ def test_from_conversations_to_packs(tmp_path: Path, tokenizer: FileTokenizer) -
     assert sorted(trained) == sorted(everything["tokens"][everything["loss_mask"] == 1].tolist())
 
 
-def test_a_value_of_a_table_that_cannot_be_read(
-    tmp_path: Path, tokenizer: FileTokenizer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    (tmp_path / "tokenizer.json").write_bytes(tokenizer.definition or b"")
-    (tmp_path / "template").write_text(CHATML)
-    completions = pa.array([b"red", b"bird\xff", b"cat"])
-    texts = pa.StringArray.from_buffers(3, *completions.buffers()[1:])
-    late = pa.array([10**15] * 3, pa.timestamp("s"))  # which Python does not have: ignored, it is not looked at
-    pq.write_table(pa.table({"prompt": ["the"] * 3, "completion": texts, "late": late}), tmp_path / "in.parquet")
-    command = ["build", str(tmp_path / "in.parquet"), "--out", str(tmp_path / "out"), "--ignore-column", "late"]
-    command += ["--chat", "--chat-template", str(tmp_path / "template")]
-    command += ["--tokenizer", str(tmp_path / "tokenizer.json"), "--eos", "<|im_end|>"]
-    assert main(command) == 1
-    assert f"{tmp_path}/in.parquet: row 1: found bytes that are not UTF-8" in capsys.readouterr().err
-    assert build(*command[1:], "--bad-records", tmp_path / "bad")["documents"] == 2
-
-
 def test_rows_of_a_table_are_rendered_as_those_of_json(tokenizer: FileTokenizer) -> None:
     import pyarrow as pa
 
@@ -262,28 +174,6 @@ def test_rows_of_a_table_are_rendered_as_those_of_json(tokenizer: FileTokenizer)
     found = using.parse(pa.RecordBatch.from_pydict({"messages": pa.array([given], pa.list_(calls))})).tokens
     assert found is not None
     assert found.values.tolist() == tokens
-
-
-def test_prompts_and_completions_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "t.jinja").write_text(CHATML)
-    rows = [{"id": "x", "prompt": "red\ncat ", "completion": "red"}, {"id": "y", "prompt": "a", "completion": "b"}]
-    write_rows(tmp_path / "a.jsonl", rows)
-    more = "--tokenizer", "bytes", "--chat", "--chat-template", tmp_path / "t.jinja", "--workers", 1
-    assert build(tmp_path / "a.jsonl", "--out", tmp_path / "out", *more)["documents"] == 2
-    found = cl.open_dataset(tmp_path / "out")
-    values = found.read(*found.document_range(0))
-    assert bytes(values["tokens"][:-1].tolist()) == b"red\ncat red"
-    assert bytes(values["tokens"][values["loss_mask"] == 1][:-1].tolist()) == b"red"
-    write_rows(tmp_path / "b.jsonl", [{"id": "x", "messages": "hello"}])
-    out = tmp_path / "none"
-    assert main(["build", *map(str, (tmp_path / "b.jsonl", "--out", out, *more))]) == 1
-    told = capsys.readouterr().err
-    assert "b.jsonl: line 1: messages: found 'hello', expected messages" in told
-    chat: dict[str, Any] = {"chat": True, "chat_template": str(tmp_path / "t.jinja")}
-    assert cl.build(tmp_path / "a.jsonl", tmp_path / "python", tokenizer="bytes", **chat).documents == 2
-    same = cl.open_dataset(tmp_path / "python").manifest
-    assert same.tracks_fingerprint() == found.manifest.tracks_fingerprint()
-    assert same.stream_fingerprint() == found.manifest.stream_fingerprint()
 
 
 def test_documents_of_a_multiple_of_tokens(tokenizer: FileTokenizer) -> None:
@@ -318,42 +208,6 @@ def tokens_of(path: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_workers_know_the_eos_of_the_tokenizer(tmp_path: Path, workers: int) -> None:
-    """Two usual names, of which the folder says one, or --eos another: completions end with it, padding is of it."""
-    folder = model(tmp_path, "</s>", eos_token="<|im_end|>")
-    rows = write(tmp_path / "in.jsonl", *[{"prompt": "the", "completion": " red"}] * 3)
-    made = load_tokenizer(str(folder))
-    ids = {name: made.id_of(name) for name in ("<|im_end|>", "</s>")} if isinstance(made, FileTokenizer) else {}
-    for number, (more, name) in enumerate([([], "<|im_end|>"), (["--eos", "</s>"], "</s>")]):
-        out = tmp_path / f"out{number}"
-        words = [rows, "--out", out, "--tokenizer", folder, "--chat", "--pad-to-multiple-of", 8, *more]
-        build(*words, "--workers", workers, "--shard-input-bytes", 30)
-        with cl.open_dataset(out) as ds:
-            assert ds.tokenizer is not None
-            assert ds.tokenizer.eos_id == ids[name]
-            for k in range(3):
-                found = ds.read(*ds.document_range(k))
-                learnt = found["tokens"][found["loss_mask"] == 1].tolist()
-                assert learnt[-1] == ids[name]
-                assert set(found["tokens"][-4:].tolist()) == {ids[name]}
-                assert len(found["tokens"]) % 8 == 0
-    build(rows, "--out", tmp_path / "none", "--tokenizer", folder, "--chat", "--no-eos")
-    assert not {*ids.values()} & {*tokens_of(tmp_path / "none")}
-
-
-def test_completions_need_an_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = byte_level()
-    (tmp_path / "tokenizer.json").write_text(made.to_str().replace("<|endoftext|>", "<|odd|>"))
-    rows = write(tmp_path / "in.jsonl", {"prompt": "the", "completion": " red"})
-    words = ["build", rows, "--tokenizer", tmp_path / "tokenizer.json", "--chat", "--chat-template", tmp_path / "t"]
-    (tmp_path / "t").write_text(CHATML)
-    assert main([*map(str, words), "--out", str(tmp_path / "out")]) != 0
-    assert "--no-eos" in capsys.readouterr().err
-    build(*words[1:], "--out", tmp_path / "named", "--eos", "<|odd|>")
-    assert tokens_of(tmp_path / "named")[-1] == made.token_to_id("<|endoftext|>")
-
-
 def test_the_template_and_the_build_have_one_eos(tmp_path: Path) -> None:
     template = (
         "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
@@ -384,39 +238,6 @@ def test_tools_as_json_and_their_template(tmp_path: Path, tokenizer: FileTokeniz
     for record, text in [({"messages": TALK}, False), ({"messages": TALK, "tools": tools}, True)]:
         ((_, tokens, _),) = parsed(using, record)
         assert tokenizer.decode(tokens).startswith("used: ") == text
-
-
-def test_variables_of_a_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    template = (
-        "{{ said[1].b if said }}{% if thinking %}think{% elif thinking is defined %}{{ thinking }}{% endif %}"
-        "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}no date{% endif %}" + CHATML
-    )
-    folder = model(tmp_path, eos_token="<|im_end|>", chat_template=template)
-    rows = write(tmp_path / "in.jsonl", {"messages": [USER, ANSWER]})
-    recipe = tmp_path / "build.yaml"
-    recipe.write_text("chat: true\ntemplate-variable: {thinking: false, strftime_now: 2024-07-26}\n")
-    listed = tmp_path / "listed.yaml"
-    listed.write_text("template-variable: {said: [a, {b: 1}, true]}\n")
-    made = load_tokenizer(str(folder))
-    cases: list[tuple[list[Any], str]] = [
-        ([], "no date"),
-        (
-            ["--template-variable", "thinking=true", "--template-variable", "strftime_now=2024-07-26"],
-            "think26 Jul 2024",
-        ),
-        (["--recipe", recipe], "False26 Jul 2024"),
-        (["--template-variable", 'thinking="true"'], "thinkno date"),
-        (["--recipe", listed], "1no date"),
-    ]
-    for number, (more, said) in enumerate(cases):
-        build(rows, "--out", tmp_path / str(number), "--tokenizer", folder, "--chat", *more)
-        assert made.decode(tokens_of(tmp_path / str(number))).startswith(said + "<|im_start|>")
-    for wrong in ("thinkin=true", "messages=[]", "strftime_now=soon"):
-        words = ["build", str(rows), "--out", str(tmp_path / "no"), "--tokenizer", str(folder), "--chat"]
-        assert main([*words, "--template-variable", wrong]) != 0
-        assert f"--template-variable {wrong.partition('=')[0]}" in capsys.readouterr().err
-    assert main(["build", str(rows), "--out", "x", "--tokenizer", "bytes", "--template-variable", "a=b"]) != 0
-    assert "--template-variable without --chat" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("template", [CHATML, MARKED])
@@ -470,57 +291,6 @@ def test_tokens_and_masks_are_those_of_apply_chat_template(tokenizer: FileTokeni
 
 
 END, MARK = "<|im_end|>", "{% endgeneration %}"
-UNENDED = {
-    "closed by the next turn": (
-        CHATML.replace(END + "\n{% endfor", "{% endfor").replace("prompt %}", "prompt %}<|im_end|>")
-        .replace("messages %}", "messages %}{{ '<|im_end|>' if not loop.first }}"), 4
-    ),
-    "marked without the end": (MARKED.replace(END + "{{ '\n' }}" + MARK, MARK + END + "{{ '\n' }}"), 4),
-    "no end at all": (CHATML.replace(END, ""), 4),
-    "the last turn is open": (MARKED.replace(END + "{{ '\n' }}" + MARK, "{{ END if not loop.last }}" + MARK)
-        .replace("END", "'<|im_end|>'"), 2),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", UNENDED)
-def test_answers_without_a_trained_end_are_counted_and_refused(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    template, count = UNENDED[kind]
-    folder = model(tmp_path, eos_token="<|im_end|>", chat_template=template)
-    rows = write(tmp_path / "in.jsonl", *[{"id": str(k), "messages": TALK} for k in range(2)])
-    words = ["build", rows, "--out", tmp_path / "out", "--tokenizer", folder, "--chat"]
-    assert main([*map(str, words)]) == 1
-    told = capsys.readouterr().err
-    assert f"{count} of 4 answers" in told
-    assert "{{ eos_token }} (--chat-template FILE), or allow it (--max-unaligned-spans)" in told
-    assert build(*words[1:], "--max-unaligned-spans", 1)["lost_spans"] == count
-
-
-def test_ids_and_metadata_are_kept_as_of_any_input(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    folder = model(tmp_path, eos_token="<|im_end|>")
-    rows = [{"uid": k, "talk": TALK, "metadata": {"n": k}, "source": None, "quality": k / 2} for k in range(3)]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
-    for source in (write(tmp_path / "in.jsonl", *rows), tmp_path / "in.parquet"):
-        more = (
-            "--column",
-            "messages=talk",
-            "--column",
-            "id=uid",
-            "--metadata-column",
-            "source",
-            "--number",
-            "quality:f4",
-        )
-        build(source, "--out", tmp_path / "out", "--tokenizer", folder, "--chat", *more, "--overwrite")
-        with cl.open_dataset(tmp_path / "out") as ds:
-            assert [ds.document_id(k) for k in range(3)] == ["0", "1", "2"]
-            at = ds.document_range(2)
-            assert ds.spans("metadata", *at).decode()[0] == {"n": 2, "source": None}
-            assert ds.spans("quality", *at).decode()[0] == [1.0]
 
 
 def test_a_loss_on_the_last_answer_only(tokenizer: FileTokenizer) -> None:

@@ -4,7 +4,6 @@ import base64
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,12 +11,10 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import conceptloader as cl
-from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.files import input_files
 from conceptloader.ingest.records.inputs import find_sources, read_rows
 from conceptloader.ingest.records.tokenizer import load_tokenizer
-from tests.corpora.records import write_rows
 from tests.raises import raises
 
 
@@ -207,32 +204,6 @@ def test_of_a_repository_the_files_of_a_path_are_fetched(tmp_path: Path, monkeyp
         find_sources(["hub:some/one/b.tar"])
     with raises(ConfigError, "hub:some/one:x", "split 'x' of a model"):
         load_tokenizer("hub:some/one:x")
-
-
-def test_ids_that_are_missing_or_there_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows: list[dict[str, Any]] = [{"id": n, "text": "a"} for n in range(100)]
-    rows += [{"text": "none"}, {"id": "7", "text": "b"}, {"id": "7", "text": "c"}, {"id": "x", "text": "d"}]
-    path = tmp_path / "in.jsonl"
-    write_rows(path, rows)
-    given = {"tokenizer": "bytes", "shard_input_bytes": 500}
-    with raises(InputError, tmp_path / "out", "3 of 104 documents have an id that another one has, such as '7'"):
-        cl.build(path, tmp_path / "out", unique_ids=True, **given)  # type: ignore[arg-type]
-    assert not (tmp_path / "out" / "manifest.json").exists()
-    summary = cl.build(path, tmp_path / "out", **given)  # type: ignore[arg-type]
-    assert summary.kept_shards == summary.shards > 2
-    assert summary.ids is not None
-    assert vars(summary.ids) == {"documents": 104, "missing": 1, "repeated": 3, "examples": ["7"]}
-    build = ["build", str(path), "--out", str(tmp_path / "out"), "--tokenizer", "bytes", "--shard-input-bytes", "500"]
-    assert main(build) == 0
-    shown = capsys.readouterr().out
-    assert "3 of 104 documents have an id that another one has, such as '7'" in shown
-    assert "1 of 104 documents have no id" in shown
-    assert main([*build, "--unique-ids"]) == 1
-    write_rows(path, rows[:100])
-    assert main([*build, "--unique-ids", "--overwrite"]) == 0
-    write_rows(path, rows[:101])
-    assert main([*build, "--unique-ids", "--overwrite"]) == 1
-    assert "1 of 101 documents have no id" in capsys.readouterr().err
 
 
 def test_ids_are_compared_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from conceptloader.cli import main
 from conceptloader.errors import InputError
 from conceptloader.format.tools.verify import verify
 from conceptloader.format.write.build import open_writer
@@ -59,16 +58,6 @@ def test_too_many_are_an_error_that_keeps_the_shards(tmp_path: Path, workers: in
     assert again.losses == summary.losses
     with pytest.raises(InputError, match="the dataset is complete and stays as it is"):
         build([source], out, shard_input_bytes=900, max_unaligned_spans=0.24)
-
-
-def test_the_limit_is_one_percent_by_default(tmp_path: Path) -> None:
-    for lost, fine in ((1, True), (2, False)):
-        source = write(tmp_path / f"in{lost}", records(100, lost))
-        command = ["build", str(source), "--out", str(tmp_path / f"out{lost}"), "--tokenizer", "bytes"]
-        (tmp_path / "names.txt").write_text("animal\n")
-        command += ["--vocabulary", str(tmp_path / "names.txt"), "--workers", "1"]
-        assert main(command) == (0 if fine else 1)
-        assert (tmp_path / f"out{lost}" / "manifest.json").exists() == fine
 
 
 def test_a_restart_counts_each_span_once(tmp_path: Path) -> None:

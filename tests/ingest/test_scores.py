@@ -1,12 +1,9 @@
 """A score beside each concept, on all ways into a dataset; what cannot be one is refused, or left out and listed."""
 
-import math
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 import conceptloader as cl
 from conceptloader.cli import main
@@ -56,45 +53,3 @@ def test_union_keeps_the_highest_score(tmp_path: Path) -> None:
         (10, 12, {0: -1.0, 1: 0.25}), (12, 13, {0: 0.5, 1: 0.25, 2: 0.125}), (13, 14, more), (14, 16, more),
         (16, 17, {0: 0.5, 2: third}), (17, 18, {2: third}),
     ]  # fmt: skip
-
-
-BAD: dict[str, tuple[Any, str]] = {
-    "NaN": ([math.nan], "found nan, expected a finite number"),
-    "infinite": ([math.inf], "found inf, expected a finite number"),
-    "beyond f2": ([7e4], "found 70000.0, expected a finite number"),
-    "length": ([0.5, 0.5], "expected .*(one|a score) for each"),
-    "no number": (["much"], "found type string, expected numbers|found 'much', expected a finite number"),
-    "null": ([None], "found null|found None"),
-}
-
-
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-@pytest.mark.parametrize("case", BAD)
-def test_bad_scores(tmp_path: Path, case: str, suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
-    scores, problem = BAD[case]
-    if suffix == ".jsonl" and case in ("NaN", "infinite"):
-        problem = "found (NaN|Infinity), expected JSON"
-    given = rows([{"start": 0, "end": 3, "concepts": [1], "scores": scores}])
-    source, out = write(tmp_path / f"corpus{suffix}", given), tmp_path / "out"
-    assert build(source, out, "--scores", "concepts=f2") == 1
-    message = capsys.readouterr().err
-    place = "" if case == "no number" and suffix == ".parquet" else "line 2" if suffix == ".jsonl" else "row 1"
-    assert f"{source}: {place}" in message
-    assert re.search(problem, message)
-    if place:
-        assert build(source, out, "--scores", "concepts=f2", "--bad-records", str(tmp_path / "bad")) == 0
-        assert len((tmp_path / "bad").read_text().splitlines()) == 1
-        assert cl.open_dataset(out).num_documents == 2
-
-
-def test_what_a_track_has_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = write(tmp_path / "corpus.jsonl", rows(SPANS))
-    assert build(source, tmp_path / "out") == 1
-    assert "scores are read if their type is given (--scores)" in capsys.readouterr().err
-    assert build(source, tmp_path / "out", "--scores", "others=f2") == 2
-    assert "scores: found track 'others', expected one of concepts" in capsys.readouterr().err
-    assert build(source, tmp_path / "out", "--scores", "concepts=f8") == 2
-    assert "codec concepts: found parameters" in capsys.readouterr().err
-    bare = write(tmp_path / "bare.jsonl", rows([{k: v for k, v in SPANS[0].items() if k != "scores"}]))
-    assert build(bare, tmp_path / "out", "--scores", "concepts=f4") == 1
-    assert "a list of structs with start, end, concepts and scores" in capsys.readouterr().err

@@ -1,9 +1,6 @@
 """Types of Parquet, repositories of the hub in its cache, and datasets that replace others."""
 
-import datetime
-import decimal
 import errno
-import math
 import os
 from pathlib import Path
 from unittest.mock import patch
@@ -15,13 +12,11 @@ import pytest
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError
-from conceptloader.format.write.build import check_alone
 from conceptloader.ingest.build.builder import IngestOptions, build_dataset
 from conceptloader.ingest.hub import HubName
 from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.tokenizer import load_tokenizer
-from conceptloader.testing import random_documents, write_dataset
 from tests.corpora import tokenizers as corpora
 from tests.corpora.records import content as all_files
 from tests.corpora.records import write_rows
@@ -37,20 +32,6 @@ ROWS = [
 
 def build(source: str | Path, out: Path, *more: str) -> int:
     return main(["build", str(source), "--out", str(out), "--tokenizer", "bytes", "--workers", "1", "--quiet", *more])
-
-
-def test_metadata_of_the_types_of_parquet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = {"day": datetime.date(2026, 1, 2), "price": decimal.Decimal("1.50"), "score": math.nan, "most": math.inf}
-    rows = pa.Table.from_pylist([{"text": "a", "big": 2**63 - 1, "tags": [{"x": [math.nan, 0.1]}], **given}])
-    pq.write_table(rows, tmp_path / "in.parquet")
-    more = [word for name in rows.column_names[1:] for word in ("--metadata-column", name)]
-    assert build(tmp_path / "in.parquet", tmp_path / "ds", *more) == 0
-    wanted = {"day": "2026-01-02", "price": "1.50", "score": None, "most": None}
-    found = cl.open_dataset(tmp_path / "ds").documents()[0]["metadata"].decode()
-    assert found == [{"big": 2**63 - 1, "tags": [{"x": [None, 0.1]}], **wanted}]
-    pq.write_table(pa.Table.from_pylist([{"text": "a", "raw": b"x"}]), tmp_path / "raw.parquet")
-    assert build(tmp_path / "raw.parquet", tmp_path / "no", "--metadata-column", "raw") == 1
-    assert "raw.parquet: row 0: json record: found {'raw': b'x'}" in capsys.readouterr().err
 
 
 def test_a_column_that_is_there_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,31 +70,6 @@ def test_the_hub_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     capsys.readouterr()
     assert build("hub:some/other", tmp_path / "none") == 1
     assert "hub:some/other: found nothing that can be fetched (" in capsys.readouterr().err
-
-
-def test_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = write_rows(tmp_path / "c.jsonl", ROWS)
-    other = write_rows(tmp_path / "d.jsonl", [{"id": "z", "text": "other"}])
-    out = tmp_path / "out"
-    assert build(other, out, "--overwrite") == 0  # nothing is there yet
-    assert build(first, out, "--metadata-column", "source") == 2
-    assert "--overwrite" in capsys.readouterr().err
-    assert build(first, out, "--overwrite") == 1  # a column that nobody named: found before anything is removed
-    assert cl.open_dataset(out).num_documents == 1
-    assert build(first, out, "--metadata-column", "source", "--overwrite") == 0
-    assert cl.open_dataset(out).num_documents == 4
-    assert cl.verify(out, full=True) == []
-    inside = write_rows(out / "c.jsonl", ROWS)
-    assert build(inside, out, "--metadata-column", "source", "--overwrite") == 2
-    os.unlink(inside)
-    (out / "notes.txt").write_text("mine")
-    (out / "notes").symlink_to(tmp_path)
-    (out / "empty").mkdir()
-    assert build(other, out, "--overwrite") == 2
-    assert "found 3 files or folders that are no dataset's (" in capsys.readouterr().err
-    assert cl.verify(out, full=True) == []
-    assert build(other, other, "--overwrite") == 2
-    assert "found a file, expected a directory or nothing" in capsys.readouterr().err
 
 
 def test_a_mount_point_cannot_be_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,54 +117,3 @@ def test_overwrite_puts_the_old_dataset_back_if_the_new_one_cannot_take_its_plac
     assert failed
     assert cl.open_dataset(out).num_documents == len(ROWS)
     assert cl.verify(out, full=True) == []
-
-
-def test_overwrite_leaves_what_is_no_dataset_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = write_rows(tmp_path / "c.jsonl", ROWS)
-    for number, (name, text) in enumerate({"thesis.txt": "years", "manifest.json": '{"name": "page"}'}.items()):
-        mine = tmp_path / f"mine{number}"
-        mine.mkdir()
-        (mine / name).write_text(text)
-        (mine / "00000.stream").write_text("mine")
-        assert build(source, mine, "--metadata-column", "source", "--overwrite") in (1, 2)
-        assert "nothing was removed" in capsys.readouterr().err or number == 1
-        assert sorted(os.listdir(mine)) == sorted(["00000.stream", name])
-    data = tmp_path / "data"
-    data.mkdir()
-    inside = write_rows(data / "00000.jsonl", ROWS)
-    (tmp_path / "link").symlink_to(data)
-    assert build(inside, tmp_path / "link", "--metadata-column", "source", "--overwrite") == 2
-    assert "found the input" in capsys.readouterr().err
-    assert inside.exists()
-
-
-def test_overwrite_leaves_what_has_almost_the_name_of_a_datasets_file(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    write_dataset(out, random_documents(30, seed=1))
-    assert main(["index", str(out), "--quiet"]) == 0
-    for name in ("rows", "index.json", "00000.csv", "x.concept_index", "concepts.concept_index/00000.csv"):
-        (out / name).symlink_to(tmp_path)
-        with raises(ConfigError, found=name):
-            check_alone(str(out), ())
-        assert cl.verify(out, full=True) == []
-        assert (out / "concepts.concept_index" / "index.json").exists()
-        (out / name).unlink()
-    # Of an index that was interrupted:
-    for left in ("00001.concepts.parquet", ".00001.parquet.0123456789abcdef.tmp", "00001.json"):
-        (out / "concepts.concept_index" / left).touch()
-    (out / "empty.concept_index").mkdir()
-    check_alone(str(out), ())
-
-
-def test_overwrite_of_all_that_a_dataset_may_hold(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    write_dataset(out, random_documents(30, seed=1), shards=2)
-    assert main(["index", str(out), "--quiet"]) == 0
-    (out / "concepts.concept_index" / ".build.lock.tmp").touch()  # of a process that was killed
-    assert main(["subset", str(out), "--where", "tokens > 0", "--out", str(tmp_path / "view"), "--quiet"]) == 0
-    for directory in (out, tmp_path / "view"):
-        assert (
-            build(write_rows(tmp_path / "c.jsonl", ROWS), directory, "--metadata-column", "source", "--overwrite") == 0
-        )
-        assert cl.open_dataset(directory).num_documents == 4
-        assert not list(directory.glob("*.concept_index"))

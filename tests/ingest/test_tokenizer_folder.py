@@ -11,7 +11,6 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 
 import conceptloader as cl
-from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.kept import own_name
 from conceptloader.ingest.records import tokenizer_folder
@@ -173,20 +172,6 @@ def test_what_the_tokenizer_would_put_around_a_text_is_said(
     caplog.clear()
     cl.build(tmp_path / "in.jsonl", tmp_path / "with", tokenizer=str(folder), bos="<s>")
     assert "begin each text" not in caplog.text
-
-
-def test_an_eos_that_is_guessed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By a tokenizer.json alone; of a folder that names none it is asked for."""
-    folder = saved(tmp_path / "model", byte_level(), eos_token=None)
-    (tmp_path / "in.jsonl").write_text('{"text": "red"}\n')
-    words = ["build", str(tmp_path / "in.jsonl"), "--out"]
-    assert main([*words, str(tmp_path / "file"), "--tokenizer", str(folder / "tokenizer.json")]) == 0
-    assert f"names no eos: {END} is taken for it" in capsys.readouterr().out
-    assert main([*words, str(tmp_path / "none"), "--tokenizer", str(folder)]) == 2
-    assert "a folder that names no eos_token" in capsys.readouterr().err
-    assert main([*words, str(tmp_path / "named"), "--tokenizer", str(folder), "--eos", END]) == 0
-    assert main([*words, str(tmp_path / "without"), "--tokenizer", str(folder), "--no-eos"]) == 0
-    assert "names no eos" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("names", [[], ["a.jsonl", "readme.txt"]])

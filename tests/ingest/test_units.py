@@ -1,6 +1,5 @@
 """What offsets of spans count, and the check by a span's own text: JSON, parquet, annotations, tokens."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from tokenizers import normalizers
 
 import conceptloader as cl
-from conceptloader.cli import main
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError
 from conceptloader.ingest.annotate.annotate import annotate
 from conceptloader.ingest.annotate.options import AnnotateOptions
@@ -60,29 +58,6 @@ def texts(ds: cl.Dataset, track: str = "concepts") -> list[str]:
     part, tokens = ds.spans(track, 0, ds.num_tokens), ds.tokens(0, ds.num_tokens)
     places = zip(part.start.tolist(), part.end.tolist(), strict=True)
     return [bytes(tokens[a:b].astype(np.uint8)).decode() for a, b in places]
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-@pytest.mark.parametrize("unit", COUNT)
-def test_spans_of_every_unit(unit: str, kind: str, tmp_path: Path) -> None:
-    for own in ("text", "surface", "word", None):
-        assert texts(build(write(tmp_path / "in", rows_in(unit, own), kind), unit)) == ["red"] * 4
-    for other in {*COUNT} - {unit}:
-        with raises(InputError, "in.", "of 4 spans with another text", fix=f"--span-unit {unit}"):
-            build(write(tmp_path / "in", rows_in(unit), kind), other)
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_a_text_under_another_name(kind: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "in", rows_in("utf16", "mention"), kind)
-    with raises(InputError, "in.", "mention"):
-        build(path)
-    columns: dict[str, Any] = {"column": {"surface": "mention"}}
-    assert texts(build(path, "utf16", **columns)) == ["red"] * 4
-    with raises(InputError, "in.", "of 4 spans with another text", fix="--span-unit utf16"):
-        build(path, "byte", **columns)
-    columns = {"ignore_column": ["spans.mention"]}
-    assert texts(build(path, "utf16", **columns)) == ["red"] * 4
 
 
 @pytest.mark.parametrize(
@@ -143,20 +118,6 @@ def whole(end: int) -> dict[str, Any]:
     return {"text": TEXTS[0], "spans": [{"start": 0, "end": end, "concepts": ["x"]}]}
 
 
-def test_bad_records_are_those_with_another_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = rows_in("character")
-    for k in (0, 2):
-        rows[k]["spans"][-1]["text"] = "blue"
-    (tmp_path / "names.txt").write_text("x\n")
-    options = ["--tokenizer", "bytes", "--vocabulary", str(tmp_path / "names.txt"), "--workers", "1"]
-    options += ["--out", str(tmp_path / "out"), "--bad-records", str(tmp_path / "bad.jsonl")]
-    assert main(["build", str(write(tmp_path / "in", rows)), *options]) == 0
-    listed = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
-    assert [one["where"] for one in listed] == ["line 1", "line 3"]
-    assert all("'red', expected its own text 'blue'" in one["problem"] for one in listed)
-    assert "2 bad records" in capsys.readouterr().out
-
-
 def test_spans_in_tokens_of_a_text(tmp_path: Path) -> None:
     rows = [{"text": text, "spans": spans_of(text, COUNT["byte"])} for text in TEXTS]  # a byte is a token here
     assert texts(build(write(tmp_path / "in", rows), "token")) == ["red"] * 4
@@ -186,22 +147,6 @@ def attach(folder: Path, rows: Rows, counts: str | None = None, **more: Any) -> 
     options = AnnotateOptions(track="more", vocabulary=["x"], span_unit=counts, **more)
     annotate(folder / "out", [write(folder / "rows", rows)], out, options)
     return cl.open_dataset(out)
-
-
-@pytest.mark.parametrize("flat", [True, False])
-@pytest.mark.parametrize("unit", COUNT)
-def test_annotations_of_every_unit(unit: str, flat: bool, tmp_path: Path) -> None:
-    build(write(tmp_path / "in", [{"id": f"d{k}", "text": text} for k, text in enumerate(TEXTS)]), vocabulary={})
-    for own in ("text", "surface", "word", None):
-        rows: Rows = [{"id": row["id"], "spans": row["spans"]} for row in rows_in(unit, own)]
-        if flat:
-            rows = [{"id": row["id"], **span} for row in rows for span in row["spans"]]
-        made = attach(tmp_path, rows, unit)
-        assert texts(made, "more") == ["red"] * 4
-        assert made.manifest.extra["annotated"]["more"]["unit"] in ("characters", "UTF-16 code units", "bytes")
-        for other in {*COUNT} - {unit} if own else ():
-            with raises(InputError, "rows.jsonl", "spans with another text", fix=f"--span-unit {unit}"):
-                attach(tmp_path, rows, other)
 
 
 def test_annotations_count_what_the_build_counted(tmp_path: Path) -> None:

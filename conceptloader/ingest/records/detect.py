@@ -58,7 +58,7 @@ def detect_columns(
     usual = found - set(names.values()) | names.keys()
     spans = {name for name in usual if name == column_of(MAIN_TRACK) or name.startswith(SPANS_PREFIX)}
     columns = {_track_of(name): names.get(name, name) for name in sorted(spans, key=_track_of)}
-    metadata = names.get("metadata", "metadata")
+    metadata = names.get("metadata", "metadata")  # one that is named may come later, as a track may
     taken = {*names.values(), *metadata_columns, *(fields or {}), *(numbers or {})}
     masks = {ours: ours for ours in _MASKS if tokens is not None and ours in found - taken}
     masks |= {ours: names[ours] for ours in _MASKS if ours in names}
@@ -68,7 +68,7 @@ def detect_columns(
         id=names.get("id", "id"),
         tracks=columns,
         span_fields={name: names[name] for name in SPAN_FIELDS if name in names},
-        metadata=metadata if metadata in found and metadata not in metadata_columns else None,
+        metadata=metadata if metadata in {*found, names.get("metadata")} and metadata not in metadata_columns else None,
         metadata_columns=metadata_columns,
         fields=fields or {},
         numbers=numbers or {},

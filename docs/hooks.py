@@ -48,12 +48,11 @@ CHAPTERS: dict[str, tuple[str, str, dict[str, str]]] = {
     ),
     "runs": (
         "Runs",
-        "What the [commands for runs](../cli.md) do, in Python: trace, locate, query, audit, metrics.",
+        "What the [commands for runs](../cli.md) do, in Python: trace, locate, query, metrics.",
         {
             "trace": "open_run Run trace_step trace_sample query SampleTrace DocumentPart SpanPart "
             "locate_document locate_concept DocumentSeen "
-            "ConceptSeen locate_where Line audit Report "
-            "Difference excluded_since Launch Member BatchRecorder read_record",
+            "ConceptSeen locate_where excluded_since Member",
             "metrics": "on_step StepMetrics",
         },
     ),

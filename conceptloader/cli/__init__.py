@@ -45,7 +45,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "inspect": "show windows, documents or concepts; count them",
     },
     "Runs": {
-        "trace": "show what a step contains, past or future; audit a recorded run",
+        "trace": "show what a step contains, past or future",
         "locate": "find the steps that contain documents or a concept, or check that none does",
         "query": "ask in SQL what steps consist of, and what was seen of the data",
         "doctor": "check a configuration and the storage before a long run",

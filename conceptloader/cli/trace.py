@@ -10,7 +10,7 @@ from conceptloader.cli.output import Output
 from conceptloader.cli.runs import CONFIG, add_run_arguments, open_run
 from conceptloader.errors import ConfigError
 from conceptloader.order.segments import Segment
-from conceptloader.trace import audit, read_record, trace_sample, trace_step
+from conceptloader.trace import trace_sample, trace_step
 
 DESCRIPTION = """\
 Show what a step contains, past or future: the weights in force, and why, if they were set live. For each sample: its
@@ -31,13 +31,6 @@ resume with it does.
 steps and samples that sort and filter, and samples with their spans in colors. Tables of many steps: `query`.
 
   conceptloader trace --run-log checkpoints --step 1200 --html step.html
-
---audit compares the batch log of a run, the folder of its BatchRecorders, with what the order of each launch and the
-data give: samples, datasets and checksums of the tokens of each micro batch. If they differ, it names the first step,
-micro batch and rank, with exit code 1. With --planned, or without a run log, it compares them with what the
-configuration gives.
-
-  conceptloader trace --audit record --run-log checkpoints
 """
 
 
@@ -49,37 +42,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--sample", type=not_negative, metavar="N", help="one sample, by the trainer's index")
     what.add_argument("--steps", type=steps, metavar="A:B", help="with --html: steps A to B - 1")
     what.add_argument("--checkpoint", metavar="DIR", help="the order that this checkpoint holds, and its position")
-    what.add_argument("--audit", metavar="DIR", help="the first step that differs from this batch log")
     parser.add_argument("--html", metavar="FILE", help="write a page with the samples instead")
     parser.add_argument("--rank", type=not_negative, metavar="N", help="only this data-parallel rank")
 
 
-def run(arguments: argparse.Namespace, output: Output) -> int:
-    if arguments.audit is not None:
-        refuse_all_but("--audit", arguments, "config", "run_log", "planned")
-        return _audit(arguments, output)
+def run(arguments: argparse.Namespace, output: Output) -> None:
     if arguments.checkpoint is not None:
         refuse_all_but("--checkpoint", arguments, "config")
         show_checkpoint(arguments, output)
     else:
         _show_samples(arguments, output)
-    return 0
-
-
-def _audit(arguments: argparse.Namespace, output: Output) -> int:
-    report = audit(open_run(arguments), read_record(arguments.audit))
-    first, stop = report.steps
-    lines = [
-        f"{report.samples:,} samples of steps {first} to {stop - 1}, "
-        f"in {report.launches} launch{'es' * (report.launches != 1)}; "
-        f"{report.repeated:,} of them were trained again after a restart"
-    ]
-    if report.incomplete:
-        lines.append(f"step {report.incomplete[0]} is incomplete: the run ended in it, or is still running")
-    difference = report.difference
-    lines.append("as configured" if difference is None else f"the first difference is in {difference}")
-    output.result(report.to_dict(), lines)
-    return 0 if difference is None else 1
 
 
 def _show_samples(arguments: argparse.Namespace, output: Output) -> None:

@@ -115,24 +115,7 @@ class _Past:
             opened = cache(partial(self._open, spec, launches, first, stop))
             eras.append(Era(first, stop, launches[0].start.step, opened))
         run = eras[-1].open()
-        return replace(run, history=history, parts=tuple(eras) if len(eras) > 1 else (), launched=self.launched)
-
-    def launched(self, recorded: Sequence[RunStart]) -> list[Run]:
-        """See Run. Raises: ConfigError for one that the log has not, and for one in between without a batch log."""
-        logged = self.runs.starts
-        for one in recorded:
-            if one not in logged:
-                found = f"no launch with the order and the sizes of the batch log from step {one.step} on"
-                raise ConfigError(
-                    self.runs.path, found, fix="give the run log and the batch log of one run, as written"
-                )
-        counting = [launch.start for launch in self.runs.history.launches]  # another replaced the rest
-        for one in logged[min(map(logged.index, recorded)) :]:
-            if one not in recorded and one in counting:
-                found = f"no batch log of the launch at step {one.step} ({one.time})"
-                fix = "restore the files of the batch log"
-                raise ConfigError(self.runs.path, found, "a batch log of each launch, as written", fix)
-        return [Run(blend=self._blend(self.runs.spec_at(one), one)) for one in recorded]
+        return replace(run, history=history, parts=tuple(eras) if len(eras) > 1 else ())
 
     def warn_of_changes(self, spec: OrderSpec, last: RunStart) -> None:
         """Log a warning if the given configuration would continue the order of the last launch in another way."""
@@ -203,8 +186,8 @@ class _Past:
         return Run(blend=blend, history=self.runs.history.part(launches), first=first, stop=stop)
 
     def _blend(self, spec: OrderSpec, start: RunStart) -> Blend:
-        own, last = self._config(start), start == self.runs.starts[-1]
-        key = spec.hash, id(own), last
+        own = self._config(start)
+        key = spec.hash, id(own)
         if key not in self._blends:
             if own is None:
                 raise ConfigError(
@@ -214,7 +197,7 @@ class _Past:
                     "ask about steps of other launches, or with --planned (planned=True) about the configuration",
                 )
             try:
-                config, datasets = self._data(own, spec, last)
+                config, datasets = self._data(own, spec)
                 excluded = self._excluded(spec, [own, self.given] if self.given else [own], datasets)
             except ConceptloaderError as error:
                 raise error.within(f"{self.runs.path}, launch of step {start.step} ({start.time})") from error
@@ -228,11 +211,8 @@ class _Past:
             self._blends[key] = Blend(config=config, datasets=datasets, excluded=excluded, spec=spec)
         return self._blends[key]
 
-    def _data(self, config: Config, spec: OrderSpec, last: bool) -> tuple[Config, dict[str, Dataset]]:
-        """Its datasets, where the given configuration has them or else where they were, and a Config that says so.
-
-        last: of the last launch, whose tracks may be those of the given configuration.
-        """
+    def _data(self, config: Config, spec: OrderSpec) -> tuple[Config, dict[str, Dataset]]:
+        """Its datasets, where the given configuration has them or else where they were, and a Config that says so."""
         was, now = config.datasets, {} if self.given is None else self.given.datasets
         roots = {*(config.allowed_roots or ()), *((self.given and self.given.allowed_roots) or ())}
         moved = {name: replace(entry, path=now[name].path) for name, entry in was.items() if name in now}
@@ -245,11 +225,6 @@ class _Past:
         datasets = self._opened(config)
         elsewhere = [name for name, entry in moved.items() if entry.path != was[name].path]
         back = {name for name in _changed(spec, datasets) if name in elsewhere}
-        # A copy with other annotations is not what an earlier launch read, as long as that is there.
-        tracked = {one.dataset: one.tracks_fingerprint for one in spec.members.values()}
-        places = {} if last else {name: was[name].path for name in elsewhere}
-        there = {name for name, path in places.items() if is_url(path) or os.path.isdir(path)}
-        back |= {name for name in there if datasets[name].tracks_fingerprint != tracked.get(name)}
         if back:
             config = replace(config, datasets={**config.datasets, **{name: was[name] for name in back}})
             datasets = self._opened(config)

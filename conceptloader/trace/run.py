@@ -12,7 +12,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Place
-from conceptloader.order.progress.runlog import EARLIER, History, RunStart
+from conceptloader.order.progress.runlog import EARLIER, History
 from conceptloader.order.segments import Segment
 from conceptloader.trace.ranges import Member
 
@@ -42,8 +42,6 @@ class Run:
         first: The first sample that `blend` answers for; what was before is not known if there are no parts.
         stop: The one after the last.
         parts: All eras, if there are several.
-        launched: The runs of the orders that the launches of a batch log had, also for steps that a later one re-ran;
-            None without a run log.
     """
 
     blend: Blend
@@ -51,7 +49,6 @@ class Run:
     first: int = 0
     stop: int = EVERY
     parts: tuple[Era, ...] = ()
-    launched: Callable[[Sequence[RunStart]], "list[Run]"] | None = None
 
     @property
     def _eras(self) -> tuple[Era, ...]:

@@ -9,8 +9,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-
-from conceptloader.trace import Launch
+from proof import Launch
 
 COLORS = {"modules": "#3b6fb6", "packages": "#d9822b", "encodings": "#5a9e6f"}
 SMOOTH = 6  # steps to a dot
@@ -26,15 +25,15 @@ def draw(
 ) -> None:
     """names: of the datasets by number; phases: (first step, shares)."""
     figure, (blend, loss) = plt.subplots(2, 1, figsize=(9, 7), sharex=True, height_ratios=[2, 3], layout="constrained")
-    steps = max(line.step for launch in launches for line in launch.lines) + 1
+    steps = max(line["step"] for launch in launches for line in launch.lines) + 1
     draw_blend(blend, launches, names, phases, steps)
     draw_losses(loss, launches, base_rate)
-    killed, resumed = max(line.step for line in launches[0].lines), launches[1].start.step
+    killed, resumed = launches[0].lines[-1]["step"], launches[1].first
     for axes in (blend, loss):
         axes.axvspan(resumed, killed + 1, color="0.9", lw=0)
         axes.spines[["top", "right"]].set_visible(False)
     top = loss.get_ylim()[1]
-    before, after = (f"{launch.start.dp_size} rank{'s' * (launch.start.dp_size > 1)}" for launch in launches)
+    before, after = (f"{launch.ranks} rank{'s' * (launch.ranks > 1)}" for launch in launches)
     loss.text(resumed - 1, top, f"resumed from step {resumed}\non {after} ", ha="right", va="top", fontsize=9)
     loss.text(killed + 2, top, f" SIGKILL in step {killed}\n on {before}", ha="left", va="top", fontsize=9)
     loss.set_xlabel("step")
@@ -52,9 +51,8 @@ def draw_blend(
 ) -> None:
     counts = np.zeros((steps, len(names)))
     for launch in launches:
-        for line in launch.lines:
-            if launch.counts(line):
-                np.add.at(counts[line.step], list(line.datasets), 1)
+        for line in launch.counting():
+            np.add.at(counts[line["step"]], line["datasets"], 1)
     shares = np.array([part.sum(axis=0) / part.sum() for part in np.split(counts, range(SMOOTH, steps, SMOOTH))])
     middles = np.minimum(np.arange(len(shares)) * SMOOTH + SMOOTH / 2, steps)
     for number, name in enumerate(names):
@@ -75,8 +73,8 @@ def draw_losses(axes: Axes, launches: Sequence[Launch], base_rate: float) -> Non
     """Each step as a thin line; its running mean as a thick one."""
     for kind, color in (("language_loss", "#444444"), ("concept_loss", "#a4373a")):
         for launch in launches:
-            steps = np.array([line.step for line in launch.lines])
-            losses = np.array([line.more[kind] for line in launch.lines])
+            steps = np.array([line["step"] for line in launch.lines])
+            losses = np.array([line[kind] for line in launch.lines])
             at = np.unique(steps)
             mean = np.array([losses[steps == step].mean() for step in at])
             sums = np.cumsum(np.concatenate([[0.0], mean]))

@@ -1,10 +1,11 @@
 """What the ranks recorded against the plan, and against a reference that is computed here without any processes."""
 
 import json
+import math
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,41 @@ import torch
 import xxhash
 
 import conceptloader as cl
-from conceptloader.trace import Launch
+
+TRAINED = {"input_ids": "<i8", "labels": "<i8", "loss_mask": "<f4"}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A start of the run, with what its ranks recorded, a line for each micro batch. stop: where a later one began."""
+
+    number: int
+    ranks: int
+    first: int
+    stop: float
+    lines: list[dict[str, Any]]
+
+    def counting(self) -> list[dict[str, Any]]:
+        """The lines of steps that no later launch made again."""
+        return [line for line in self.lines if line["step"] < self.stop]
+
+
+def read_record(run: Path) -> list[Launch]:
+    """All launches of a run. A line that a kill cut off does not count."""
+    starts = cl.adapters.RunLog(run).starts
+    launches = []
+    for number, start in enumerate(starts, 1):
+        texts = [path.read_text() for path in sorted(run.glob(f"record.{number}.*.jsonl"))]
+        lines = [json.loads(line) for text in texts for line in text.split("\n")[:-1]]
+        stop = min((later.step for later in starts[number:]), default=math.inf)
+        launches.append(Launch(number, start.dp_size, start.step, stop, sorted(lines, key=lambda line: line["step"])))
+    return launches
+
+
+def checksums(batch: Mapping[str, Any]) -> list[str]:
+    """Of the tokens, labels and loss mask of each sample."""
+    arrays = [np.asarray(batch[name]).astype(kind) for name, kind in TRAINED.items()]
+    return [xxhash.xxh3_64_hexdigest(b"".join(row.tobytes() for row in rows)) for rows in zip(*arrays, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -42,8 +77,8 @@ def make_reference(config: Path, num_samples: int) -> Reference:
         tokens, spans = data["tokens"], data["concepts"]
         reference.datasets.append(names[index])
         reference.windows.append(window)
-        trained = tokens[:-1].tobytes() + tokens[1:].tobytes() + np.ones(seq_len, np.float32).tobytes()
-        reference.checksums.append(xxhash.xxh3_64_hexdigest(trained))
+        trained = {"input_ids": tokens[None, :-1], "labels": tokens[None, 1:], "loss_mask": np.ones((1, seq_len))}
+        reference.checksums.extend(checksums(trained))
         for start, end, concepts in zip(spans.start, np.minimum(spans.end, seq_len), spans.decode(), strict=True):
             reference.concept_tokens[sample, concepts] += max(0, end - start)  # the last token is no input
     return reference
@@ -59,9 +94,9 @@ def check_record(launches: Sequence[Launch], reference: Reference, names: list[s
     again: Counter[tuple[int, int]] = Counter()
     for launch in launches:
         for line in launch.lines:
-            recorded = zip(line.samples, line.datasets, line.more["windows"], line.checksums, strict=True)
-            for sample, dataset, window, checksum in recorded:
-                (trained if launch.counts(line) else again)[line.step, sample] += 1
+            lists = (line[name] for name in ("samples", "datasets", "windows", "checksums"))
+            for sample, dataset, window, checksum in zip(*lists, strict=True):
+                (trained if line["step"] < launch.stop else again)[line["step"], sample] += 1
                 found = names[dataset], window, checksum
                 expected = reference.datasets[sample], reference.windows[sample], reference.checksums[sample]
                 require(found == expected, f"sample {sample}: found {found}, planned {expected}")
@@ -84,12 +119,8 @@ def base_rate_loss(reference: Reference, first: int, last: int) -> float:
 
 def mean_loss(launches: Sequence[Launch], kind: str, first: int, last: int) -> float:
     """Of steps [first, last), as the ranks recorded it."""
-    found = [
-        line.more[kind]
-        for launch in launches
-        for line in launch.lines
-        if launch.counts(line) and first <= line.step < last
-    ]
+    lines = [line for launch in launches for line in launch.counting()]
+    found = [line[kind] for line in lines if first <= line["step"] < last]
     return sum(found) / len(found)
 
 

@@ -25,7 +25,6 @@ import proof
 import psutil
 
 import conceptloader as cl
-from conceptloader.trace import read_record
 
 HERE = Path(__file__).resolve().parent
 STEPS, GLOBAL_BATCH = 240, 12
@@ -125,8 +124,8 @@ def train(config: Path, run: Path, ranks: int, micro_batch: int, kill_after: int
 
 
 def recorded(run: Path, launch: int, step: int) -> bool:
-    path = run / "record" / f"{launch:06d}.000000.jsonl"
-    return path.exists() and f'"step":{step},' in path.read_text(encoding="utf-8")
+    path = run / f"record.{launch}.0.jsonl"
+    return path.exists() and f'"step": {step},' in path.read_text(encoding="utf-8")
 
 
 def kill(pid: int) -> None:
@@ -144,23 +143,21 @@ def kill(pid: int) -> None:
 
 def prove(output: Path, config: Path, run: Path) -> None:
     """Compare what was recorded with what was planned; draw the picture."""
-    launches = read_record(run / "record")
+    launches = proof.read_record(run)
     for launch in launches:
-        steps = [line.step for line in launch.lines]
-        say(f"start {launch.number}", f"{launch.start.dp_size} ranks, steps {min(steps)} to {max(steps)}")
+        steps = [line["step"] for line in launch.lines]
+        say(f"start {launch.number}", f"{launch.ranks} ranks, steps {min(steps)} to {max(steps)}")
     with timed("reference, without processes"):
         reference = proof.make_reference(config, STEPS * GLOBAL_BATCH)
     names = cl.load_config(config).names
     again = proof.check_record(launches, reference, names, STEPS, GLOBAL_BATCH)
     say("proof", f"{STEPS * GLOBAL_BATCH} samples planned; each trained exactly once, in its step, with its tokens")
     say("", f"{again} samples after the last checkpoint had been trained before the kill: the same ones")
-    report = proof.command("trace", config, "--audit", run / "record")
-    say("conceptloader trace --audit", f"{report['samples']} samples in {report['launches']} starts: as configured")
     spans = sum(
         proof.check_tensors(run / "tensors" / str(launch.number), config, run, step)
         for launch in launches
         for step in KEPT
-        if any(line.step == step for line in launch.lines)
+        if any(line["step"] == step for line in launch.lines)
     )
     say("conceptloader trace", f"steps {', '.join(map(str, KEPT))}: {spans} spans, equal to the tensors of the batches")
     show_when(config, run)

@@ -3,11 +3,12 @@
     torchrun --nproc_per_node 2 examples/demo/train.py config.yaml --output run --steps 240
 
 Started again with the same --output, on any number of ranks, it goes on from its last checkpoint. What every rank
-trains is recorded under run/record, and the concept tensors of the steps named by --keep under run/tensors.
+trains is recorded in run/record.*.jsonl, and the concept tensors of the steps named by --keep under run/tensors.
 """
 
 import argparse
 import contextlib
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from model import ConceptGPT
+from proof import checksums
 from torch.nn.parallel import DistributedDataParallel
 
 import conceptloader as cl
-from conceptloader.trace import BatchRecorder
 
 LEARNING_RATE, WARM_UP = 4e-3, 20
 CONCEPT_WEIGHT = 0.3
@@ -55,8 +56,8 @@ def main() -> None:
 
     loader.log_start(args.output, first)
     dist.barrier()  # the log is written
-    starts = cl.adapters.RunLog(args.output).starts
-    recorder = BatchRecorder(args.output / "record", len(starts), dp_rank, starts[-1])
+    number = len(cl.adapters.RunLog(args.output).starts)
+    record = open(args.output / f"record.{number}.{dp_rank}.jsonl", "x", buffering=1)  # noqa: SIM115 - as long as the run
 
     batches = iter(loader)
     micro_batches = args.global_batch_size // (args.micro_batch_size * dp_size)
@@ -69,11 +70,16 @@ def main() -> None:
             with contextlib.nullcontext() if last else parallel.no_sync():
                 language, concept = parallel(batch)
                 ((language + CONCEPT_WEIGHT * concept) / micro_batches).backward()
-            windows = loader.blend.order.sample_many(batch["sample_index"])[2].tolist()
+            lists = {
+                "samples": batch["sample_index"].tolist(),
+                "datasets": batch["dataset_id"].tolist(),
+                "windows": loader.blend.order.sample_many(batch["sample_index"])[2].tolist(),
+                "checksums": checksums(batch),
+            }
             losses = {"language_loss": language.item(), "concept_loss": concept.item()}
-            recorder.write(step, micro_batch, batch, windows=windows, **losses)
+            record.write(json.dumps({"step": step, **lists, **losses}) + "\n")
             if step in args.keep:
-                keep(args.output / "tensors" / str(len(starts)), f"{step}.{dp_rank}.{micro_batch}", batch)
+                keep(args.output / "tensors" / str(number), f"{step}.{dp_rank}.{micro_batch}", batch)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -36,9 +36,9 @@ SOURCE = str(Path(conceptloader.__file__).parent)
 HANG_S = 60
 MOST_BYTES = 64 << 20
 NAMES = (
-    "manifest", "shard_report", "build_file", "vocabulary", "yaml", "jsonl", "quarantine", "run_log", "record",
-    "order_spec", "megatron_index", "npy", "loader_state", "sampler_state", "megatron_state", "nanotron_state",
-    "engine", "records", "store", "parquet", "compressed", "annotations", "checksums", "datatrove_index",
+    "manifest", "shard_report", "build_file", "vocabulary", "yaml", "jsonl", "quarantine", "run_log", "order_spec",
+    "megatron_index", "npy", "loader_state", "sampler_state", "megatron_state", "nanotron_state", "engine", "records",
+    "store", "parquet", "compressed", "annotations", "checksums", "datatrove_index",
 )  # fmt: skip
 WORDS = [
     b"[" * 300, b'{"a":' * 300, b"NaN", b"-Infinity", b"1e999", b"null", b"true", b'""', b"[]", b"{}", b"-1", b"0",

@@ -10,7 +10,6 @@ import conceptloader as cl
 from conceptloader.integrations.nanotron_lm.state import NAME, State
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.state import OrderState, sealed
-from conceptloader.trace.record import BatchRecorder
 
 Parsed = Callable[[dict[str, Any]], Any]
 
@@ -66,9 +65,7 @@ class States:
         with TemporaryDirectory() as folder, self.loader() as loader:
             loader.log_start(folder, 0)
             log = RunLog(folder)
-            recorder = BatchRecorder(folder, 0, 0, log.starts[-1])
-            recorder.close()
-            kept = {"run_log": log.path.read_bytes(), "record": recorder.path.read_bytes()}
+            kept = {"run_log": log.path.read_bytes()}
         return kept | {"order_spec": json.dumps(self._blend.spec.to_dict()).encode()}
 
     def targets(self) -> dict[str, Callable[[Path, bytes], Any]]:

@@ -28,7 +28,6 @@ from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.trace import read_record
 from tests.hostile import files
 from tests.hostile.states import States
 
@@ -160,11 +159,6 @@ def run_log(directory: Path, data: bytes) -> None:
         log.spec(start).build()
 
 
-def record(directory: Path, data: bytes) -> None:
-    (directory / "000000.000000.jsonl").write_bytes(data)
-    read_record(directory)
-
-
 def order_spec(directory: Path, data: bytes) -> None:
     try:
         value = json.loads(data)
@@ -280,7 +274,6 @@ def targets(template: Template) -> dict[str, Target]:
         "jsonl": jsonl,
         "quarantine": quarantine,
         "run_log": run_log,
-        "record": record,
         "order_spec": order_spec,
         "megatron_index": megatron_index,
         "npy": npy,

@@ -2,14 +2,16 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch.distributed as dist
+import xxhash
 
 import conceptloader as cl
 from conceptloader.order.schedule import BatchSchedule
-from conceptloader.trace import BatchRecorder
 from tests.ranks.launch import Launch, die_at
 
 STATE = "state.json"
@@ -18,6 +20,12 @@ STATE = "state.json"
 def read_state(directory: Path) -> dict[str, Any]:
     path = directory / STATE
     return json.loads(path.read_text()) if path.exists() else {"step": 0}
+
+
+def digests(batch: Mapping[str, Any]) -> list[str]:
+    """Of all that a sample is trained on."""
+    arrays = [np.asarray(batch[name]).astype("<f8") for name in ("dataset_id", "input_ids", "labels", "loss_mask")]
+    return [xxhash.xxh3_64_hexdigest(b"".join(row.tobytes() for row in rows)) for rows in zip(*arrays, strict=True)]
 
 
 def train(launch: Launch) -> None:
@@ -35,12 +43,16 @@ def train(launch: Launch) -> None:
         loader.load_state_dict(saved["loader"])
     loader.log_start(launch.out, step)
     dist.barrier()
-    recorder = BatchRecorder(launch.path / "record", launch.number, dp_rank, cl.adapters.RunLog(launch.out).starts[-1])
+    number = len(cl.adapters.RunLog(launch.out).starts) - 1  # a launch may be killed before it is logged
+    record = open(launch.path / f"record.{number}.{dp_rank}.jsonl", "x", buffering=1)  # noqa: SIM115
     batches = iter(loader)
     while step != launch.steps:
         size = schedule.batch_size(loader.consumed_samples)
         for micro_batch in range(size // loader.run.partition.group):
-            recorder.write(step, micro_batch, next(batches))
+            batch = next(batches)
+            line = {"step": step, "micro_batch": micro_batch, "dp_rank": dp_rank}
+            line |= {"samples": batch["sample_index"].tolist(), "digests": digests(batch)}
+            record.write(json.dumps(line) + "\n")
         die_at(step)
         step += 1
         dist.barrier()  # as the gradients' all-reduce: no rank is ever a step ahead
@@ -48,5 +60,5 @@ def train(launch: Launch) -> None:
             text = json.dumps({"step": step, "loader": loader.state_dict()})
             (launch.path / "state.tmp").write_text(text)
             os.rename(launch.path / "state.tmp", launch.path / STATE)
-    recorder.close()
+    record.close()
     loader.close()

@@ -1,5 +1,7 @@
 """A loop of PyTorch, killed and resumed on other ranks: what these recorded is the plan."""
 
+import json
+import math
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -11,12 +13,11 @@ import yaml
 
 import conceptloader as cl
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.trace import audit, locate_document, open_run, read_record
-from conceptloader.trace.record import checksums
+from conceptloader.trace import locate_document, open_run
 from tests.conftest import Tally
 from tests.corpora.blended import tokens_of
 from tests.ranks.launch import Ended, Launch, launch
-from tests.ranks.loop import read_state
+from tests.ranks.loop import digests, read_state
 from tests.scale import scaled
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -85,16 +86,14 @@ def test_a_run_that_is_killed_and_resumed_trains_the_plan(tmp_path: Path, data: 
         ended = train(directory, number, start, 30, 3)
         assert (ended.code == 0) == (not start.kill), ended.output
     check(directory, 30)
-    launches = read_record(directory / "record")
-    assert [one.start.dp_size for one in launches] == [start.ranks for start in CHAIN]
-    assert [one.start.step for one in launches] == [0, 3, 12]
-    run, history = open_run(directory / "run.yaml", directory), cl.adapters.RunLog(directory).history
-    report = audit(run, launches)
-    assert (report.incomplete, report.repeated > 0) == ([], True)
-    for one in launches:
-        for line in filter(one.counts, one.lines):
-            for slot, sample in enumerate(line.samples):
-                assert history.places(sample) == [(line.step, line.micro_batch, line.dp_rank, slot)]
+    starts, history = cl.adapters.RunLog(directory).starts, cl.adapters.RunLog(directory).history
+    assert [one.dp_size for one in starts] == [start.ranks for start in CHAIN]
+    assert [one.step for one in starts] == [0, 3, 12]
+    assert len(final(directory)) < sum(len(lines) for _, lines in recorded(directory)), "some were made again"
+    for line in final(directory):
+        for slot, sample in enumerate(line["samples"]):
+            assert history.places(sample) == [(line["step"], line["micro_batch"], line["dp_rank"], slot)]
+    run = open_run(directory / "run.yaml", directory)
     places = locate_document(run, "code-7", history.range_of(29)[1])
     assert min(one.sample for one in places) >= 150 - 31, "code is drawn from there on"
 
@@ -122,27 +121,39 @@ def random_start(rng: np.random.Generator) -> Start:
     return Start(ranks, int(rng.choice([m for m in (1, 2, 3) if BATCH % (m * ranks) == 0])))
 
 
+def recorded(directory: Path) -> list[tuple[int, list[dict[str, Any]]]]:
+    """(the step that it began with, what its ranks recorded) of each launch; no line that a kill cut off."""
+    found = []
+    for number, start in enumerate(cl.adapters.RunLog(directory).starts):
+        texts = [path.read_text() for path in directory.glob(f"record.{number}.*")]
+        found.append((start.step, [json.loads(line) for text in texts for line in text.split("\n")[:-1]]))
+    return found
+
+
+def final(directory: Path) -> list[dict[str, Any]]:
+    """What counts of it: of steps that no later launch made again."""
+    launches = recorded(directory)
+    stops = [min((step for step, _ in launches[k:]), default=math.inf) for k in range(1, len(launches) + 1)]
+    return [line for (_, lines), stop in zip(launches, stops, strict=True) for line in lines if line["step"] < stop]
+
+
 def check(directory: Path, stop: int) -> int:
     """Every sample of the steps [0, stop) was trained once in the run as it ended; returns how many."""
-    launches = read_record(directory / "record")
-    trained: dict[int, tuple[int, int, str]] = {}
-    for one in launches:
-        for line in one.lines:
-            if one.counts(line):
-                for sample, dataset, checksum in zip(line.samples, line.datasets, line.checksums, strict=True):
-                    assert sample not in trained, f"sample {sample} was trained twice"
-                    trained[sample] = (line.step, dataset, checksum)
-    assert sorted(trained) == list(range(len(trained))), "a sample was lost"
-    assert {step for step, _, _ in trained.values()} == set(range(stop))
     # The plan, from the configuration and the data alone.
     blend = cl.open_blend(cl.load_config(directory / "run.yaml"))
-    for sample, k in enumerate(blend.order.sample_many(np.arange(len(trained)))[0].tolist()):
+
+    def planned(sample: int) -> str:
         tokens = np.array(tokens_of(blend, sample))[None]
         batch = {"input_ids": tokens[:, :-1], "labels": tokens[:, 1:], "loss_mask": np.ones((1, tokens.shape[1] - 1))}
-        assert trained[sample][1:] == (k, *checksums(batch)), f"sample {sample}"
-    report = audit(open_run(directory / "run.yaml", directory), launches)
-    assert report.difference is None
-    assert report.steps == (0, stop)
+        return digests({"dataset_id": [blend.order.sample(sample)[0]], **batch})[0]
+
+    for _, lines in recorded(directory):  # also of steps that were made again
+        for line in lines:
+            assert line["digests"] == [planned(sample) for sample in line["samples"]], line
+    trained = {sample: line["step"] for line in final(directory) for sample in line["samples"]}
+    assert sum(len(line["samples"]) for line in final(directory)) == len(trained), "a sample was trained twice"
+    assert sorted(trained) == list(range(len(trained))), "a sample was lost"
+    assert {*trained.values()} == set(range(stop))
     return len(trained)
 
 

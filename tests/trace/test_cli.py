@@ -1,4 +1,4 @@
-"""plan, trace, when, audit as commands."""
+"""plan, trace, when as commands."""
 
 import itertools
 import json
@@ -12,14 +12,13 @@ import yaml
 
 from conceptloader.cli import main
 from conceptloader.loader.torch.loader import make_dataloader
-from conceptloader.order.progress.runlog import RunLog
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.trace import BatchRecorder, locate_concept, locate_document, open_run, trace_step
+from conceptloader.trace import locate_concept, locate_document, open_run, trace_step
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """run.yaml, and what two ranks left in run/ after 6 steps of 8 samples: run log and record."""
+    """run.yaml, and what two ranks left in run/ after 6 steps of 8 samples: run log, next to their batches."""
     folder = tmp_path_factory.mktemp("cli")
     content = {
         "seq_len": 32,
@@ -37,11 +36,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             folder / "run.yaml", dp_rank=dp_rank, dp_size=2, micro_batch_size=2, global_batch_size=8
         )
         loader.log_start(folder / "run", 0)
-        recorder = BatchRecorder(folder / "run/record", 1, dp_rank, RunLog(folder / "run").starts[-1])
         for number, batch in zip(range(12), loader, strict=False):
-            recorder.write(number // 2, number % 2, batch)
             np.savez(folder / f"{number // 2}.{number % 2}.{dp_rank}.npz", **batch)
-        recorder.close()
         loader.close()
     return folder
 
@@ -93,20 +89,6 @@ def test_answers_are_those_of_python(folder: Path, capsys: pytest.CaptureFixture
         assert answer(capsys, "locate", *common, "--samples", 48, *words)["seen"] == expected
 
 
-def test_audit_passes_and_names_the_first_difference(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = folder / "run.yaml"
-    record = folder / "run/record"
-    assert answer(capsys, "trace", config, "--audit", record, "--run-log", folder / "run")["samples"] == 48
-    changed = folder / "changed.yaml"
-    changed.write_text(config.read_text().replace("seq_len: 32", "seq_len: 32\nskip: [{at: 21, count: 5}]"))
-    asked = ["trace", str(changed), "--audit", str(record), "--run-log", str(folder / "run")]
-    assert main(asked) == 0, "the launch was another one, and was carried out"
-    assert "skips: saved [], now [(21, 5)]" in capsys.readouterr().err
-    assert main([*asked, "--planned"]) == 1
-    out, _ = capsys.readouterr()
-    assert re.search(r"the first difference is in step 2 \(start 1 of the run\), micro batch 1, rank \d: ", out)
-
-
 def test_text_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config, log = str(folder / "run.yaml"), str(folder / "run")
     expected = {
@@ -114,7 +96,6 @@ def test_text_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
         ("trace", config, "--sample", "5"): r"sample 5; \w+, window \d+ of epoch 0; tokens .*\n  document \w+-\d",
         ("locate", config, "--run-log", log, "--document", "web-3"): r"sample  step .*\n +\d+ +\d+ +\d +\d +\d +web ",
         ("locate", config, "--document", "web-3"): r"sample  step .*\n +\d+  \? +\? +\? +\? +web ",
-        ("trace", config, "--audit", f"{log}/record"): r"48 samples of steps 0 to 5, .*\nas configured",
     }
     for command, pattern in expected.items():
         assert main(list(command)) == 0

@@ -19,21 +19,17 @@ from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.runlog import FILE_NAME, RunLog
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import (
-    BatchRecorder,
-    audit,
     excluded_since,
     locate_concept,
     locate_document,
     open_run,
     query,
-    read_record,
     trace_step,
 )
 from tests.corpora.records import write_rows
 from tests.raises import raises
 from tests.view.reading import tables
 
-RECORD = "record"  # in the folder of the run log
 BATCH, FIRST, LAST = 8, 6, 10  # steps of the first launch, and of both
 Seen = dict[int, list[Any]]
 
@@ -67,8 +63,6 @@ class Life:
             if self.state is not None:
                 loader.load_state_dict(self.state, allow_changed=allow)
             loader.log_start(self.folder / log, loader.steps or 0)
-            starts = RunLog(self.folder / log).starts
-            recorder = BatchRecorder(self.folder / log / RECORD, len(starts), 0, starts[-1])
             datasets = loader.blend.datasets
             for batch in loader:
                 rows = []
@@ -77,7 +71,6 @@ class Life:
                     ids = {datasets[name].document_id(number) for number in numbers if number >= 0}
                     rows.append((int(batch["sample_index"][row]), name, ids))
                 self.seen[loader.steps - 1] = rows
-                recorder.write(loader.steps - 1, 0, batch)
                 self.folder.joinpath(log, f"{loader.steps}.json").write_text(json.dumps(loader.state_dict()))
             self.state = loader.state_dict()
 
@@ -195,8 +188,6 @@ def test_each_launch_answers_for_what_it_trained(
     for name in ("samples", "tokens", "size"):
         assert {row["dataset"]: row[name] for row in by} == {row["dataset"]: row[name] for row in sources}
 
-    assert audit(run, read_record(log / RECORD)).difference is None
-
 
 def test_commands_need_only_the_run_log(life: Life, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     life.launch(FIRST)
@@ -209,7 +200,6 @@ def test_commands_need_only_the_run_log(life: Life, capsys: pytest.CaptureFixtur
         ["locate", "--document", ids.read_text(), "--samples", LAST * BATCH],
         ["query", "from datasets", "--steps", f"0:{LAST}"],
         ["locate", "--documents", ids, "--samples", LAST * BATCH],
-        ["trace", "--audit", log / RECORD],
     ]
 
     def answers(*more: object) -> list[Any]:
@@ -221,7 +211,6 @@ def test_commands_need_only_the_run_log(life: Life, capsys: pytest.CaptureFixtur
 
     expected = answers()
     assert expected[2]["seen"] == expected[4]["seen"] != []
-    assert expected[5]["difference"] is None
     assert answers(life.configure(seed=99)) == expected
     moved = tmp_path / "elsewhere"
     moved.mkdir()
@@ -293,20 +282,6 @@ def test_tracks_that_were_changed_since(life: Life, caplog: pytest.LogCaptureFix
     assert [record.getMessage() for record in caplog.records] == [
         "datasets.web: its tracks have changed since the launch of step 0; spans are shown as they are now"
     ]
-
-
-def test_a_copy_with_other_tracks_is_what_the_last_launch_alone_may_have_read(life: Life) -> None:
-    """Both launches say the same of the order, so that one of them could answer for the other."""
-    life.config |= {"tracks": {"concepts": {}}, "loader": {}}
-    life.launch(FIRST)
-    life.launch(LAST)
-    documents = [replace(one, spans={}) for one in random_documents(200, seed=1, prefix="web")]
-    write_dataset(life.folder / "copy", documents, shards=2)
-    life.config["datasets"]["web"]["path"] = "copy"
-    run = open_run(life.configure(), life.folder / "log")
-    launches = run.launched(RunLog(life.folder / "log").starts)
-    places = [Path(launch.blend.datasets["web"].path).name for launch in launches]
-    assert places == ["web", "copy"]
 
 
 def test_masks_that_came_and_went(life: Life) -> None:
@@ -455,35 +430,6 @@ def test_documents_cut_at_another_length(tmp_path: Path) -> None:
     for step, trained in enumerate(tokens):
         parts = [part for one in trace_step(run, step) for part in one.documents if part.labels]
         assert sum(part.labels[1] - part.labels[0] for part in parts if part.labels) == trained
-
-
-def forged(log: Path, change: Callable[[list[Any]], None]) -> None:
-    lines = [json.loads(line) for line in (log / FILE_NAME).read_text().splitlines()]
-    change(lines)
-    write_rows(log / FILE_NAME, lines)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda lines: lines[-1].update(batch=[[0, 2 * BATCH]]),
-        lambda lines: lines[-1].update(consumed=lines[-1]["consumed"] + BATCH),
-        lambda lines: lines[-1].update(step=lines[-1]["step"] - 1),
-        lambda lines: lines.append(
-            {**lines[-1], "step": 8, "consumed": 8 * BATCH, "time": "2099-01-01T00:00:00+00:00"}
-        ),
-    ],
-    ids=["sizes", "position", "step", "a launch without a batch log"],
-)
-def test_a_run_log_that_was_changed_does_not_pass_an_audit(tmp_path: Path, change: Any) -> None:
-    life = Life(tmp_path)
-    life.launch(FIRST)
-    life.launch(LAST)
-    log = tmp_path / "log"
-    assert audit(open_run(log=log), read_record(log / RECORD)).difference is None
-    forged(log, change)
-    with raises(ConfigError, log):
-        audit(open_run(log=log), read_record(log / RECORD))
 
 
 def test_a_run_log_of_another_name_is_not_taken_for_that_in_its_folder(tmp_path: Path) -> None:

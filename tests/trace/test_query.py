@@ -2,6 +2,7 @@
 
 import csv
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow.parquet
 import pytest
 import yaml
 
+import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.config import open_blend
 from conceptloader.errors import ConfigError, FormatError
@@ -253,3 +255,26 @@ def test_a_limit_stops_the_search(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(order, "indices_of_windows", lambda *words: asked.append(words) or invert(*words))
     assert locate_document(run, "web-9", 4000, limit=5) == whole[:5]
     assert len(asked) < 8 < len({one.epoch for one in whole})
+
+
+@pytest.mark.parametrize("last_batch", ["partial", "drop"])
+def test_a_last_batch_that_is_not_full(run: Run, last_batch: Any, tmp_path: Path) -> None:
+    """The run log says where the run ends: its last step has the samples that were trained, and none comes after it."""
+    options: dict[str, Any] = {"micro_batch_size": 4, "global_batch_size": 16, "num_samples": 37}
+    trained: list[int] = []
+    for rank in range(2):
+        config = run.blend.config.to_dict()
+        with cl.make_dataloader(config, dp_rank=rank, dp_size=2, last_batch=last_batch, **options) as loader:
+            if not rank:
+                loader.log_start(tmp_path, 0)
+            trained += [sample for batch in loader for sample in batch["sample_index"].tolist()]
+    logged, steps = open_run(log=str(tmp_path)), 2 if last_batch == "drop" else 3
+    assert len(trained) == {"partial": 37, "drop": 32}[last_batch]
+    found = [[one.sample for one in trace_step(logged, step)] for step in range(steps)]
+    assert [*chain(*found)] == sorted({*trained})
+    with raises(ConfigError, f"step {steps}", f"ends before step {steps}, after 37 samples"):
+        trace_step(logged, steps)
+    assert (
+        query(logged, "from datasets", steps=(0, steps))["samples"].to_pylist()
+        == query(logged, "from datasets", samples=len({*trained}))["samples"].to_pylist()
+    )

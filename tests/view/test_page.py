@@ -128,7 +128,6 @@ def test_windows_and_documents_of_a_dataset(tmp_path: Path, monkeypatch: pytest.
         ("trace run.yaml --run-log checkpoints --steps 0:3 --rank 1", 2),
         ("trace run.yaml --run-log checkpoints --step 3 --rank 1", 2),
         ("trace --checkpoint checkpoints", 2),
-        ("trace --audit checkpoints --run-log checkpoints", 2),
         ("inspect books --tokens 0:9 --html nowhere/page.html", 1),
     ],
 )

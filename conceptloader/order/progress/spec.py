@@ -17,7 +17,7 @@ from conceptloader.order.segments import Segment, ordered, origins
 
 VERSIONS = {"spec_version": 1, "order_version": ORDER_VERSION}
 SAVED_VERSION = 3
-"""Of all that a run keeps: states, run logs and batch logs. Until 1.0 a release reads its own version alone."""
+"""Of all that a run keeps: states and run logs. Until 1.0 a release reads its own version alone."""
 KEPT = 64
 """The last changes of weights whose order a run still knows."""
 OrderKind = Literal["shuffled", "sequential", "megatron"]

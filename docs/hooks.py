@@ -51,8 +51,7 @@ CHAPTERS: dict[str, tuple[str, str, dict[str, str]]] = {
         "What the [commands for runs](../cli.md) do, in Python: trace, locate, query, metrics.",
         {
             "trace": "open_run Run trace_step trace_sample query SampleTrace DocumentPart SpanPart "
-            "locate_document locate_concept DocumentSeen "
-            "ConceptSeen locate_where excluded_since Member",
+            "locate_documents locate_where Sighting Member",
             "metrics": "on_step StepMetrics",
         },
     ),

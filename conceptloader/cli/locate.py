@@ -16,29 +16,20 @@ from conceptloader.cli.output import Output, table
 from conceptloader.cli.runs import CONFIG, add_run_arguments, open_run
 from conceptloader.errors import ConfigError
 from conceptloader.order.progress.runlog import EARLIER
-from conceptloader.trace import (
-    ConceptSeen,
-    DocumentSeen,
-    Run,
-    excluded_since,
-    locate_concept,
-    locate_where,
-)
-from conceptloader.trace.locate import sightings
+from conceptloader.trace import Run, Sighting, locate_documents, locate_where
 
 logger = logging.getLogger(__name__)
 
 DESCRIPTION = """\
-Find the steps that contain a document or concept, past or future. They are computed: the run is not scanned.
+Find the steps that contain documents or concepts, past or future. They are computed: the run is not scanned.
 
   conceptloader locate --run-log checkpoints --document asyncio.events --samples 1000000
-  conceptloader locate --run-log checkpoints --concept FunctionDef --limit 20
+  conceptloader locate --run-log checkpoints --where "'FunctionDef' in concepts" --limit 20
 
-Inputs and labels are distinguished: the last token of a window is only a label, the first only an input. For a
-document, positions first:end in the sample are shown; for a concept, numbers of tokens.
+Numbers of tokens are shown, as inputs and as labels: the last token of a window is only a label, the first only an
+input. `trace --sample` shows where they are.
 
 With an index of the track (conceptloader index) only spans of the concept are read; without one, the whole track.
-For a document that is excluded, the sample from which on it is not read is shown.
 
 Without --samples, the length of the run, only the first epoch of each dataset is searched. Without a run log or
 --global-batch-size, samples are shown without steps.
@@ -51,8 +42,9 @@ the run log, or later as the last launch plans it. Limits: docs/removal.md.
   conceptloader locate --run-log resumed --documents optouts.txt --samples 1000000 --check
 """
 
-_HEADER = ["sample", "step", "micro batch", "rank", "slot", "dataset", "epoch", "window", "inputs", "labels"]
-_NOT_CHECKED = "concept", "concept_id", "where", "track", "document_number", "dataset", "limit", "planned"
+_PLACE = "sample", "step", "micro batch", "rank", "slot"
+_HEADER = *_PLACE, "dataset", "epoch", "window", "inputs", "labels", "document"
+_NOT_CHECKED = "where", "document_number", "dataset", "limit", "planned"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,12 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what("--document", metavar="ID", help="a document, by its id")
     what("--documents", metavar="FILE", help="documents, by their ids, one per line")
     what("--document-number", type=not_negative, metavar="N", help="a document, by its number in --dataset")
-    what("--concept", metavar="NAME", help="a concept, by its name")
     meaning = "tokens for which this is true, such as \"'animal' in concepts and 'red wine' not in concepts\""
     what("--where", metavar="SQL", help=meaning)
-    what("--concept-id", type=not_negative, metavar="N", help="a concept, by its id")
     add = parser.add_argument
-    add("--track", default="concepts", metavar="NAME", help="track of the concept (default: concepts)")
     add("--dataset", metavar="NAME", help="only this dataset")
     add("--samples", type=positive, metavar="N", help="length of the run in samples, over all ranks")
     add("--limit", type=positive, metavar="N", help="only the first N results")
@@ -77,41 +66,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.check:
         refuse_beside("--check", arguments, *_NOT_CHECKED)
-    asked = open_run(arguments)
-    documents, samples = _documents(asked, arguments), arguments.samples
+    asked, samples = open_run(arguments), arguments.samples
     if arguments.check:
         samples = _length(asked, samples)
     if samples is None:
         logger.warning("only the first epoch of each dataset is searched; pass the length of the run: --samples")
-    if not documents:
-        concepts = _concepts(asked, arguments)
-        output.result({"seen": [one.to_dict() for one in concepts]}, _table(concepts, _HEADER))
-        return 0
-    seen = list(itertools.islice(sightings(asked, documents, samples, arguments.dataset), arguments.limit))
-    left_out = {k: at for each in documents for k, at in excluded_since(asked, each, arguments.dataset).items()}
-    value: dict[str, Any] = {
-        "samples": samples,
-        "seen": [one.to_dict() for one in seen],
-        "left_out": [{"dataset": name, "document": n, "since": since} for (name, n), since in left_out.items()],
-    }
-    lines = _table(seen, [*_HEADER, "document"])
-    lines += [_said(asked, name, number, since) for (name, number), since in left_out.items()]
-    read = [one for one in seen if one.inputs or one.labels]  # an empty document may be a sample, of padding
-    if read and samples is not None:
-        consumed, steps = _before(asked, read[0])
-        value |= {"before": consumed, "exclude": [_entry(asked.at(read[0].sample), arguments, consumed)]}
+    if arguments.where is not None:
+        found = locate_where(asked, arguments.where, samples, arguments.dataset)
+    else:
+        found = locate_documents(asked, _documents(asked, arguments), samples, arguments.dataset)
+    seen = sorted(itertools.islice(found, arguments.limit), key=lambda one: one.sample)
+    value: dict[str, Any] = {"samples": samples, "seen": [one.to_dict() for one in seen]}
+    lines = table([_row(one) for one in seen], _HEADER)
+    if not all(one.places for one in seen):
+        lines.append("? is not known: give --run-log, or --global-batch-size, --micro-batch-size and --dp-size")
+    if seen and samples is not None and arguments.where is None:
+        consumed, steps = _before(asked, seen[0])
+        value |= {"before": consumed, "exclude": [_entry(asked.at(seen[0].sample), arguments, consumed)]}
         lines.append(f"to train without: resume from the last checkpoint of at most {consumed:,} samples{steps}, with")
         lines += yaml.safe_dump({"exclude": value["exclude"]}, sort_keys=False).splitlines()
-    if arguments.check and not read:
+    if arguments.check and not seen:
         stages = [] if asked.history is None else [one.start.data_stage for one in asked.history.launches]
         of = "".join(f", data stage {printable(name)}" for name in dict.fromkeys(filter(None, stages)))
         lines.append(f"none of the documents is in the first {samples:,} samples{of}")
     output.result(value, lines)
-    return int(arguments.check and bool(read))
+    return int(arguments.check and bool(seen))
 
 
 def _documents(asked: Run, arguments: argparse.Namespace) -> Sequence[str | int]:
-    """Those that are asked for, by id or number; none if it is a concept. Raises: ConfigError for ids of none."""
+    """Those that are asked for, by id or number. Raises: ConfigError for ids that no dataset has."""
     if arguments.documents is None:
         return [one for one in (arguments.document, arguments.document_number) if one is not None]
     ids = read_ids("--documents", arguments.documents)
@@ -160,7 +143,7 @@ def _length(asked: Run, samples: int | None) -> int:
     return length
 
 
-def _before(asked: Run, first: DocumentSeen) -> tuple[int, str]:
+def _before(asked: Run, first: Sighting) -> tuple[int, str]:
     """(samples, steps in words) that may be consumed before the first sample that is read of a document."""
     if not first.places:
         return first.sample, ""
@@ -179,38 +162,8 @@ def _entry(era: Run, arguments: argparse.Namespace, at: int) -> dict[str, Any]:
     return {"at": at, **({"dataset": arguments.dataset} if arguments.dataset else {}), **which, "take": "own"}
 
 
-def _said(asked: Run, dataset: str, number: int, since: int) -> str:
-    if not since:
-        return f"tokens of document {number} of {dataset} are never read: excluded from the start on"
-    places = asked.places(since)
-    step = f" (step {places[0].step:,})" if places else ""
-    return f"tokens of document {number} of {dataset} are excluded from sample {since:,}{step} on"
-
-
-def _concepts(asked: Run, arguments: argparse.Namespace) -> list[ConceptSeen]:
-    if arguments.where is not None:
-        refuse_beside("--where", arguments, "track")
-        found = locate_where(asked, arguments.where, arguments.samples, arguments.dataset)
-    else:
-        concept = arguments.concept_id if arguments.concept is None else arguments.concept
-        found = locate_concept(asked, arguments.track, concept, arguments.samples, arguments.dataset)
-    return sorted(itertools.islice(found, arguments.limit), key=lambda one: one.sample)
-
-
-def _table(seen: Sequence[DocumentSeen | ConceptSeen], header: Sequence[str]) -> list[str]:
-    lines = table([_row(one) for one in seen], header)
-    if not all(one.places for one in seen):
-        lines = [*lines, "? is not known: give --run-log, or --global-batch-size, --micro-batch-size and --dp-size"]
-    return lines
-
-
-def _row(one: DocumentSeen | ConceptSeen) -> list[object]:
+def _row(one: Sighting) -> list[object]:
     place: list[Any] = list(one.places[0]) if one.places else ["?"] * 4
-    row = [one.sample, *place, one.dataset, one.epoch, one.window, _shown(one.inputs), _shown(one.labels)]
-    return [*row, one.document if one.id is None else one.id] if isinstance(one, DocumentSeen) else row
-
-
-def _shown(found: Any) -> object:
-    if found is None:
-        return "-"
-    return found if isinstance(found, int) else f"{found[0]}:{found[1]}"
+    name = one.document if one.id is None else one.id
+    row = [one.sample, *place, one.dataset, one.epoch, one.window, one.inputs, one.labels]
+    return [*row, "-" if name is None else name]

@@ -3,14 +3,7 @@
 Open run.py first, then past.py, then samples.py; tables.py is what SQL asks.
 """
 
-from conceptloader.trace.locate import (
-    ConceptSeen,
-    DocumentSeen,
-    excluded_since,
-    locate_concept,
-    locate_document,
-    locate_where,
-)
+from conceptloader.trace.locate import Sighting, locate_documents, locate_where
 from conceptloader.trace.past import open_run
 from conceptloader.trace.ranges import Member
 from conceptloader.trace.run import Run
@@ -18,16 +11,13 @@ from conceptloader.trace.samples import DocumentPart, SampleTrace, SpanPart, tra
 from conceptloader.trace.tables import query
 
 __all__ = [
-    "ConceptSeen",
     "DocumentPart",
-    "DocumentSeen",
     "Member",
     "Run",
     "SampleTrace",
+    "Sighting",
     "SpanPart",
-    "excluded_since",
-    "locate_concept",
-    "locate_document",
+    "locate_documents",
     "locate_where",
     "open_run",
     "query",

@@ -6,7 +6,7 @@ with an index is not read. Where the text around such a test is none of these wo
 
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,11 +17,10 @@ from conceptloader.base.packages import need
 from conceptloader.base.version import PAGES
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.bulk import concepts_of, ragged, scores_of
-from conceptloader.format.read.concepts import Coverage, united
+from conceptloader.format.read.concepts import united
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.index import open_index
 from conceptloader.format.spec.columns import Ints
-from conceptloader.trace.ranges import Member, ranges_of, runs_of_samples, samples_touching
 from conceptloader.trace.sql import EXTRA, ask
 
 logger = logging.getLogger(__name__)
@@ -87,13 +86,6 @@ class Expression:
             expected = f"'NAME' in TRACK or score(TRACK, 'NAME'), joined by and, or, not; tracks of concepts: {known}"
             raise ConfigError(option, other or f"{text:.200}", expected, f"see {PAGES}/subsets.md")
         self.sql = "".join(part for one in made for part in one)
-
-    @classmethod
-    def of(cls, one: Concept) -> "Expression":
-        """That of a single concept."""
-        found = cls("true", ())
-        found.concepts, found.sql = [one], f'"{column_of(0)}"'
-        return found
 
     def _concept(self, words: Sequence[str], before: str, names: Mapping[str, str]) -> tuple[int, str]:
         """(how many words a test of a concept has that begins here, its SQL); (1, "") for none."""
@@ -258,35 +250,3 @@ class Columns:
             held = np.concatenate([one[0].to_numpy(zero_copy_only=False) for one in some])
         change = np.flatnonzero(np.diff(np.concatenate([[False], held.astype(bool), [False]])))
         return border[change[::2]], border[change[1::2]]
-
-
-class Holding(NamedTuple):
-    """Windows (documents, packs) that hold tokens of an expression, in order: how many of the inputs, how many labels.
-
-    A window of which some is excluded has a row for each sample `since` which that is so, NEVER for the rest.
-    """
-
-    windows: Ints
-    inputs: Ints
-    labels: Ints
-    since: Ints
-
-
-def concept_windows(member: Member, columns: Columns, tokens: int) -> Iterator[Holding]:
-    """The samples with a token for which an expression is true, some at a time, in order.
-
-    tokens: as many are looked at first, then twice as many each time, up to what is best asked for at once. The last
-    token of a window is a label only, the first one an input only.
-    """
-    for low, high, first, last in runs_of_samples(member, columns.chunk, tokens):
-        found = columns.tokens(first, last)
-        numbers = samples_touching(member, *found, low, high)
-        parts, before = ranges_of(member, numbers), Coverage(*found)
-        inputs = before(parts.start + parts.inputs) - before(parts.start)
-        labels = before(parts.stop) - before(np.minimum(parts.start + 1 - parts.goes_on, parts.stop))
-        some = np.flatnonzero((parts.since > 0) & (inputs + labels > 0))
-        some = some[np.lexsort((parts.since[some], parts.row[some]))]
-        row, since = parts.row[some], parts.since[some]
-        cuts = np.flatnonzero((np.diff(row, prepend=-1) != 0) | (np.diff(since, prepend=-1) != 0))
-        inputs, labels = (np.add.reduceat(one[some], cuts) for one in (inputs, labels))
-        yield Holding(numbers[row[cuts]], inputs, labels, since[cuts])

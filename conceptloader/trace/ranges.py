@@ -12,6 +12,7 @@ from conceptloader.config.mask import ALWAYS
 from conceptloader.config.packing import Packs
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.bulk import equal_pairs, gather, ragged
+from conceptloader.format.read.concepts import Coverage
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.ranges import Cut
 from conceptloader.format.spec import layout as fmt
@@ -178,6 +179,27 @@ def samples_touching(member: Member, start: Ints, end: Ints, low: int, high: int
     counts = np.maximum(last - first + 1, 0)
     samples: Ints = (ragged(first, counts)[:, None] * bins + np.arange(bins)).reshape(-1)
     return samples[samples < high]
+
+
+class Holding(NamedTuple):
+    """Parts of windows (documents, packs) that hold tokens: how many as inputs, as labels; since: as in Part."""
+
+    windows: Ints
+    inputs: Ints
+    labels: Ints
+    since: Ints
+
+
+def held(member: Member, samples: Ints, start: Ints, end: Ints) -> Holding:
+    """What some samples hold of the tokens of disjoint intervals, in order: each part that has any.
+
+    The last token of a window is a label only, the first one an input only.
+    """
+    parts, before = ranges_of(member, samples), Coverage(start, end)
+    inputs = before(parts.start + parts.inputs) - before(parts.start)
+    labels = before(parts.stop) - before(np.minimum(parts.start + 1 - parts.goes_on, parts.stop))
+    some = np.flatnonzero((parts.since > 0) & (inputs + labels > 0))
+    return Holding(samples[parts.row[some]], inputs[some], labels[some], parts.since[some])
 
 
 def runs_of_samples(member: Member, most: int, tokens: int) -> Iterator[tuple[int, int, int, int]]:

@@ -46,7 +46,7 @@ COMMANDS: list[list[str]] = [
     ["inspect", "ds", "--random", "3", "--documents"], ["inspect", "ds", "--stats"], ["verify", "ds"],
     ["subset", "ds", "ds", "--out", "joined"],
     ["trace", "run.yaml", "--sample", "0"], ["locate", "run.yaml", "--document", IN_NAMES],
-    ["locate", "run.yaml", "--concept", IN_NAMES],
+    ["locate", "run.yaml", "--document", IN_NAMES],
     ["trace", "run.yaml", "--global-batch-size", "4", "--step", "0"],
     ["build", "in.jsonl", "--out", "other", "--tokenizer", "bytes"],
     ["init", "in.jsonl", "--out", "found.yaml"], ["init", "in.jsonl", "--out", "missing/found.yaml"],

@@ -13,7 +13,7 @@ import yaml
 
 import conceptloader as cl
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.trace import locate_document, open_run
+from conceptloader.trace import locate_documents, open_run
 from tests.conftest import Tally
 from tests.corpora.blended import tokens_of
 from tests.ranks.launch import Ended, Launch, launch
@@ -94,7 +94,7 @@ def test_a_run_that_is_killed_and_resumed_trains_the_plan(tmp_path: Path, data: 
         for slot, sample in enumerate(line["samples"]):
             assert history.places(sample) == [(line["step"], line["micro_batch"], line["dp_rank"], slot)]
     run = open_run(directory / "run.yaml", directory)
-    places = locate_document(run, "code-7", history.range_of(29)[1])
+    places = locate_documents(run, ["code-7"], history.range_of(29)[1])
     assert min(one.sample for one in places) >= 150 - 31, "code is drawn from there on"
 
 

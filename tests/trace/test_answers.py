@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 from conceptloader.format.read.index import ConceptIndex
 from conceptloader.trace import (
     Run,
-    excluded_since,
-    locate_concept,
-    locate_document,
+    locate_documents,
     locate_where,
     query,
     trace_sample,
@@ -214,32 +212,25 @@ def compare_exposure(walk: Walk, ask: Any, samples: list[int], steps: list[int] 
 
 
 def check_document(walk: Walk, draw: st.DrawFn) -> None:
-    """When any of them is read, by number and by id, and since when one is left out."""
+    """When any of them is read, by number and by id."""
     names = [name for name, data in walk.data.items() if data.documents]
     if not names:
         return
     name = draw(st.sampled_from(sorted(names)))
     data, number = walk.data[name], draw(st.integers(0, len(walk.data[name].documents) - 1))
-    start, end = data.documents[number]
     expected = []
     for t in range(walk.count):
-        if walk.name(t) == name:
-            _, epoch, window = walk.oracle.locate(t)
-            places = walk.places.get(t, [])
-            expected += [
-                (t, epoch, window, one.inputs, one.labels, places) for one in walk.held[t] if one.document == number
-            ]
-    found = locate_document(walk.run, number, walk.count, name)
+        _, epoch, window = walk.oracle.locate(t)
+        parts = [one for one in walk.held[t] if walk.name(t) == name and one.document == number]
+        if parts:
+            sides = zip(*(one[3:] for one in parts), strict=True)
+            inputs, labels = (sum(b - a for a, b in filter(None, side)) for side in sides)
+            expected += [(t, epoch, window, inputs, labels, walk.places.get(t, []))]
+    found = list(locate_documents(walk.run, [number], walk.count, name))
     shown = [(s.sample, s.epoch, s.window, s.inputs, s.labels, walk.places.get(s.sample, [])) for s in found]
-    if start < end:  # an empty document is a sample of its own, or in none
-        key = lambda one: (one[0], one[3] or one[4])  # noqa: E731
-        assert sorted(shown, key=key) == sorted(expected, key=key)
+    assert shown == expected
     if data.ids[number] and list(data.ids).count(data.ids[number]) == 1:
-        assert locate_document(walk.run, data.ids[number], walk.count, name) == found
-    tokens = set(range(start, end))
-    taken = [(at, out) for take, at, out in walk.oracle.holes[name] if take == "own"]
-    since = min((at for at, out in [*walk.oracle.out[name], *taken] if out & tokens), default=None)
-    assert start == end or excluded_since(walk.run, number, name) == ({} if since is None else {(name, number): since})
+        assert list(locate_documents(walk.run, [data.ids[number]], walk.count, name)) == found
 
 
 def check_concepts(walk: Walk, asked: Any, concept: int) -> None:
@@ -248,10 +239,8 @@ def check_concepts(walk: Walk, asked: Any, concept: int) -> None:
     if not having:
         return
     of_token = {n: {t: concepts_of(d, t) for t in TRACKS} for n, d in having.items()}
-    for holds, found in (
-        (asked[1], locate_where(walk.run, asked[0], walk.count)),
-        (carries(concept)[1], locate_concept(walk.run, "concepts", concept, walk.count)),
-    ):
+    for text, holds in (asked, carries(concept)):
+        found = locate_where(walk.run, text, walk.count)
         expected = {}
         for t in range(walk.count):
             if (name := walk.name(t)) in having:

@@ -13,7 +13,7 @@ import yaml
 from conceptloader.cli import main
 from conceptloader.loader.torch.loader import make_dataloader
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.trace import locate_concept, locate_document, open_run, trace_step
+from conceptloader.trace import locate_documents, locate_where, open_run, trace_step
 
 
 @pytest.fixture(scope="module")
@@ -75,16 +75,18 @@ def test_answers_are_those_of_python(folder: Path, capsys: pytest.CaptureFixture
     ranks = [one for one in samples if one["places"][0]["dp_rank"] == 1]
     assert answer(capsys, "trace", *common, "--step", 3, "--rank", 1)["samples"] == ranks
     number = run.blend.datasets["web"].find_document("web-3")[0]
-    document = json.loads(json.dumps([one.to_dict() for one in locate_document(run, "web-3", 48)]))
-    concept = [one.to_dict() for one in locate_concept(run, "concepts", 5, 48)]
+    document = json.loads(json.dumps([one.to_dict() for one in locate_documents(run, ["web-3"], 48)]))
+    where = "'concept-5' in concepts"
+    found = [one.to_dict() for one in locate_where(run, where, 48)]
+    concept, first = (sorted(some, key=lambda one: one["sample"]) for some in (found, found[:2]))
     assert document
     assert concept
     for words, expected in (
         (["--document", "web-3"], document),
         (["--dataset", "web", "--document-number", number], document),
-        (["--concept", "concept-5"], sorted(concept, key=lambda one: one["sample"])),
-        (["--concept-id", 5], sorted(concept, key=lambda one: one["sample"])),
-        (["--concept-id", 5, "--limit", 2], sorted(concept[:2], key=lambda one: one["sample"])),
+        (["--where", where], concept),
+        (["--where", "5 in concepts"], concept),
+        (["--where", where, "--limit", 2], first),
     ):
         assert answer(capsys, "locate", *common, "--samples", 48, *words)["seen"] == expected
 
@@ -116,7 +118,7 @@ def test_text_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
         ([*STEP, "--run-log", "{folder}/run", "--dp-size", "3"], "--dp-size without --global-batch-size"),
         (["trace", "{config}", "--sample", "1", "--scheme", "contiguous"], "--scheme without --global-batch-size"),
         (
-            ["locate", "{config}", "--concept", "a", "--micro-batch-size", "2"],
+            ["locate", "{config}", "--document", "a", "--micro-batch-size", "2"],
             "--micro-batch-size without --global-batch-size",
         ),
         (["trace", "{config}", "--run-log", "{folder}/run", "--steps", "0:9"], "--steps: found no --html"),

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
@@ -22,7 +21,7 @@ from conceptloader.format.read import concepts
 from conceptloader.format.read import index as ix
 from conceptloader.format.read.index import open_index
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.trace import Run, locate_concept, locate_where
+from conceptloader.trace import Run, locate_where
 from conceptloader.trace import index as write
 from conceptloader.trace.index import build_index
 from tests.corpora.small import written
@@ -60,9 +59,7 @@ def bytes_of(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("several_row_groups", [False, True])
-def test_spans_and_counts_are_those_of_the_track(
-    dataset: Path, several_row_groups: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spans_are_those_of_the_track(dataset: Path, several_row_groups: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if several_row_groups:
         monkeypatch.setattr(concepts, "_CHUNK_TOKENS", 37)
         monkeypatch.setattr(write, "_ROW_GROUP", 11)
@@ -72,15 +69,10 @@ def test_spans_and_counts_are_those_of_the_track(
         for concept, wanted in enumerate(expected):
             start, end = index.spans(concept)
             assert list(zip(start.tolist(), end.tolist(), strict=True)) == wanted
-            assert index.count(concept) == (len(wanted), sum(b - a for a, b in wanted))
         assert index.spans(CONCEPTS + 5)[0].tolist() == []
         if several_row_groups:
             file = parquet.ParquetFile(Path(ix.index_directory(str(dataset), track)) / "00000.parquet")
             assert file.num_row_groups == -(-file.metadata.num_rows // 11) > 3
-        elif track == "concepts":
-            tokens = [{t for a, b in spans for t in range(a, b)} for spans in expected]
-            asked = [0, 3, 7]
-            assert index.together(asked).tolist() == [[len(tokens[a] & tokens[b]) for b in asked] for a in asked]
 
 
 def test_the_number_of_tasks_workers_and_pieces_changes_no_byte(
@@ -139,8 +131,7 @@ def answers(path: Path) -> list[Any]:
     with cl.open_dataset(path) as found:
         index = open_index(found, "concepts")
         assert index is not None
-        spans = [[column.tolist() for column in index.spans(concept)] for concept in range(CONCEPTS)]
-        return [*spans, *(column.tolist() for column in index.counts())]
+        return [[column.tolist() for column in index.spans(concept)] for concept in range(CONCEPTS)]
 
 
 def test_every_damage_is_refused_or_changes_nothing(made: Path, tmp_path: Path) -> None:
@@ -215,7 +206,7 @@ def test_expressions_of_nothing(run: Run, asked: str, found: str, expected: str)
 
 def test_a_number_that_no_concept_has(run: Run) -> None:
     with raises(ConfigError, found="6 of the track 'concepts'", expected="6 ids"):
-        locate_concept(run, "concepts", 6)
+        locate_where(run, "6 in concepts")
 
 
 def test_the_command(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,24 +217,15 @@ def test_the_command(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main([*map(str, words), "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
-    expected = answer("locate", config, "--concept", "concept-3")
-    counted = walked(dataset, "concepts")
-    found = answer("index", dataset, "--workers", 1, "--top", 3)
-    assert found["concepts"] == CONCEPTS
-    best = sorted(range(CONCEPTS), key=lambda c: -sum(b - a for a, b in counted[c]))[0]
-    assert (found["top"][0]["id"], found["top"][0]["concept"]) == (best, f"concept-{best}")
-    assert found["top"][0]["spans"] == len(counted[best])
-    assert answer("locate", config, "--concept", "concept-3") == expected
-    assert (
-        answer("locate", config, "--where", "'concept-3' in concepts or 'concept-3' in concepts")["seen"]
-        == expected["seen"]
-    )
-    pairs = answer("index", dataset, "--together", "concept-1", "concept-2")["tokens"]
-    assert np.array(pairs).T.tolist() == pairs
-    for wrong in (["--concept-id", "12"], ["--where", "'concept-1' in concepts and"], ["--where", "'red' in concepts"]):
-        assert main(["locate", str(config), *wrong]) == 2
-    for wrong in (["--together", "red"], ["--track", "red"], ["--task", "0/2", "--rebuild"]):
-        assert main(["index", str(dataset), *wrong]) == 2
+    asked = "locate", config, "--where", "'concept-3' in concepts"
+    expected = answer(*asked)
+    assert answer("index", dataset, "--workers", 1) == {"task": None}
+    assert answer(*asked) == expected
+    assert answer(*asked[:-1], "'concept-3' in concepts or 'concept-3' in concepts") == expected
+    for wrong in ("12 in concepts", "'concept-1' in concepts and", "'red' in concepts"):
+        assert main(["locate", str(config), "--where", wrong]) == 2
+    for words in (["--track", "red"], ["--task", "0/2", "--rebuild"]):
+        assert main(["index", str(dataset), *words]) == 2
     assert "expected" in capsys.readouterr().err
 
 

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from conceptloader.format.read.bulk import gather
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.order.progress.runlog import History, RunStart
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.trace import Run, locate_concept, locate_document, open_run, query, trace_step
+from conceptloader.trace import Run, locate_documents, open_run, query, trace_step
 from conceptloader.trace.tables import read_table
 from tests.corpora.small import written
 from tests.raises import raises
@@ -65,8 +65,8 @@ def test_concept_ids_without_names_may_have_32_bits(tmp_path: Path) -> None:
 
 def test_without_a_log(run: Run) -> None:
     lonely = Run(blend=run.blend)
-    assert all(one.places == [] for one in locate_document(lonely, "web-9"))
-    assert {one.epoch for one in locate_document(run, "books-3")} == {0}, "without a length the first epoch is answered"
+    assert all(one.places == [] for one in locate_documents(lonely, ["web-9"]))
+    assert {one.epoch for one in locate_documents(run, ["books-3"])} == {0}, "the first epoch, without a length"
     with pytest.raises(ConfigError, match="steps cannot be mapped to samples"):
         trace_step(lonely, 0)
     with pytest.raises(ConfigError, match="steps cannot be mapped to samples"):
@@ -239,21 +239,19 @@ def test_a_parquet_table_of_just_some_row_groups_is_whole(tmp_path: Path, rows: 
 
 def test_what_does_not_exist(run: Run) -> None:
     with raises(ConfigError, found="no 'nobody' in books, code, web"):
-        locate_document(run, "nobody")
+        locate_documents(run, ["nobody"])
     with raises(ConfigError, fix="name the dataset"):
-        locate_document(run, 3)
+        locate_documents(run, [3])
     with raises(ConfigError, found="'music'"):
-        locate_document(run, 3, dataset="music")
-    with raises(ConfigError, found="'colour'"):
-        locate_concept(run, "colour", 1)
+        locate_documents(run, [3], dataset="music")
 
 
 def test_a_limit_stops_the_search(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = locate_document(run, "web-9", 4000)
+    whole = list(locate_documents(run, ["web-9"], 4000))
     order, asked = type(run.blend.order), []
     invert = order.indices_of_windows
     monkeypatch.setattr(order, "indices_of_windows", lambda *words: asked.append(words) or invert(*words))
-    assert locate_document(run, "web-9", 4000, limit=5) == whole[:5]
+    assert list(islice(locate_documents(run, ["web-9"], 4000), 5)) == whole[:5]
     assert len(asked) < 8 < len({one.epoch for one in whole})
 
 

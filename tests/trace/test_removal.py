@@ -19,7 +19,7 @@ import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.order.progress.runlog import FILE_NAME
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.trace import locate_document, open_run, trace_step
+from conceptloader.trace import locate_documents, open_run, trace_step
 
 BATCH, SAVE, STEPS, IDS = 8, 5, 40, ["web-3", "books-7"]
 
@@ -140,7 +140,7 @@ def check(capsys: pytest.CaptureFixture[str], *words: object, code: int) -> str:
 
 def test_documents_that_no_step_had(trained: Training, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     run, runs = open_run(log=trained.folder / "runs"), trained.folder / "runs"
-    unseen = next(k for k in range(300) if not locate_document(run, f"web-{k}", STEPS * BATCH))
+    unseen = next(k for k in range(300) if not list(locate_documents(run, [f"web-{k}"], STEPS * BATCH)))
     (tmp_path / "ids").write_text(f"web-{unseen}\n")
     check(capsys, "--run-log", runs, "--documents", tmp_path / "ids", code=0)
     assert check(capsys, "--run-log", runs, "--document", f"web-{unseen}", code=0) == ""
@@ -164,7 +164,7 @@ def test_what_is_excluded_of_one_document(trained: Training, capsys: pytest.Capt
         assert found["exclude"] == [{"at": first, "dataset": "web", **which, "take": "own"}]
         config = yaml.safe_load((trained.folder / "run.yaml").read_text()) | {"exclude": found["exclude"]}
         (trained.folder / "one.yaml").write_text(yaml.safe_dump(config))
-        assert not locate_document(open_run(trained.folder / "one.yaml"), "web-3", STEPS * BATCH, "web")
+        assert not list(locate_documents(open_run(trained.folder / "one.yaml"), ["web-3"], STEPS * BATCH, "web"))
 
 
 def test_what_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,7 +180,7 @@ def test_what_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "--samples: found nothing" in check(capsys, folder / "run.yaml", *asked[2:], code=2)
     for words in (["--limit", "3"], ["--dataset", "web"], ["--planned"]):
         assert f"--check and {words[0]}" in check(capsys, folder / "run.yaml", *asked, *words, code=2)
-    assert "--check and --concept" in check(capsys, *asked[:2], "--concept", "concept-3", code=2)
+    assert "--check and --where" in check(capsys, *asked[:2], "--where", "3 in concepts", code=2)
 
 
 def test_a_dataset_that_was_rebuilt(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

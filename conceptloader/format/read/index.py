@@ -4,7 +4,6 @@ Two kinds of parquet files, sorted by concept, and a JSON file that names all of
 """
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,7 +12,6 @@ import numpy as np
 from conceptloader.base.hashing import fingerprint
 from conceptloader.errors import FormatError
 from conceptloader.format.parquet import SortedParquet
-from conceptloader.format.read.concepts import Coverage
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.jsonfile import Checksum, load_json
@@ -57,21 +55,6 @@ class ConceptIndex:
         self._shards_of = lru_cache(maxsize=64)(self._read_shards)
         self._spans_of = lru_cache(maxsize=64)(self._read_spans)
 
-    def counts(self) -> tuple[Ints, Ints, Ints]:
-        """(concepts that occur, ascending; how many spans, how many tokens carry them), int64 each.
-
-        Of a view they are those in its source.
-        """
-        concept, *totals = self._file(CONCEPTS).columns("concept", "spans", "tokens")
-        concepts, first = np.unique(concept, return_index=True)
-        spans, tokens = (np.add.reduceat(total, first) if len(first) else total for total in totals)
-        return concepts, spans, tokens
-
-    def count(self, concept: int) -> tuple[int, int]:
-        """(spans, tokens) that carry a concept; of a view, in its source."""
-        _, spans, tokens = self._shards_of(concept)
-        return int(spans.sum()), int(tokens.sum())
-
     def spans(self, concept: int, first: int = 0, last: int | None = None) -> tuple[Ints, Ints]:
         """The spans that carry a concept, in order, of the shards that hold tokens [first, last), by default of all.
 
@@ -82,21 +65,15 @@ class ConceptIndex:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         start, end = self.dataset.in_files(np.array([first]), np.array([last]))
         base = np.array(self.dataset.shard_starts, np.int64)
-        shards = self._shards_of(concept)[0]
+        shards = self._shards_of(concept)
         shards = shards[(base[shards] < end[-1]) & (base[shards + 1] > start[0])]
         found = [(np.zeros(0, np.int64),) * 2, *(self._spans_of(concept, shard) for shard in shards.tolist())]
         start, end = (np.concatenate(column) for column in zip(*found, strict=True))
         return self.dataset.placed(start, end)[1:]
 
-    def together(self, concepts: Sequence[int]) -> Ints:
-        """Tokens that carry both of two concepts, for all pairs: int64 [n, n]; a concept's own tokens in the middle."""
-        found = [self.spans(concept) for concept in concepts]
-        covered = [Coverage(*one) for one in found]
-        return np.array([[(of(end) - of(start)).sum() for of in covered] for start, end in found], np.int64)
-
-    def _read_shards(self, concept: int) -> list[Ints]:
-        """Shards that have a concept, in how many spans and on how many tokens."""
-        return self._file(CONCEPTS).columns("shard", "spans", "tokens", key=concept)
+    def _read_shards(self, concept: int) -> Ints:
+        """Shards that have a concept."""
+        return self._file(CONCEPTS).columns("shard", key=concept)[0]
 
     def _read_spans(self, concept: int, shard: int) -> tuple[Ints, Ints]:
         start, length = self._file(shard_file(shard)).columns("start", "length", key=concept)

@@ -1,4 +1,4 @@
-"""Random corpora, and what a reader must return for them, worked out token by token from the input alone."""
+"""Random corpora, and the spans that a dataset of them has to have."""
 
 import struct
 from dataclasses import dataclass, field
@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 import conceptloader as cl
+from tests.oracle.data import Span as DataSpan
 
 VOCAB = 300
 Span = tuple[int, int, Any]  # start, end, record: concept ids (a tuple), or the number (int) of a shared record
@@ -66,70 +67,22 @@ class Corpus:
         return cl.open_dataset(path)
 
 
-@dataclass
-class Token:
-    """What a brute-force reader knows of one token. spans: for each track (identity of its run, record) or None."""
-
-    token: int
-    shard: int
-    document: int
-    first: int
-    spans: dict[str, Any]
-
-
-def explain(corpus: Corpus) -> list[Token]:
-    """The tokens of the dataset, one by one."""
-    result: list[Token] = []
-    number = 0
-    for shard_number, shard in enumerate(corpus.shards):
+def runs(corpus: Corpus, track: str) -> list[DataSpan]:
+    """The spans of a track in tokens of the dataset: adjacent ones of one shared record of a shard are one."""
+    found: list[DataSpan] = []
+    start, last = 0, None
+    for shard in corpus.shards:
         for document in shard.documents:
-            first = len(result)
-            for i, token in enumerate(document.tokens):
-                spans: dict[str, Any] = {}
-                for track in corpus.tracks:
-                    spans[track] = None
-                    for k, (start, end, record) in enumerate(document.spans.get(track, [])):
-                        if start <= i < end:
-                            shared = isinstance(record, int)
-                            content = shard.shared[track][record] if shared else record
-                            spans[track] = (("shared", record) if shared else (number, k), content)
-                result.append(Token(token, shard_number, number, first, spans))
-            number += 1
-    return result
-
-
-def expected_spans(tokens: list[Token], track: str, start: int, stop: int) -> list[tuple[Any, ...]]:
-    """(start, end, begins_before, ends_after, concepts) of each run that touches [start, stop)."""
-
-    def same_run(a: int, b: int) -> bool:
-        """Whether tokens a and b = a + 1 are in one run."""
-        if a < 0 or b >= len(tokens) or tokens[a].shard != tokens[b].shard:
-            return False
-        left, right = tokens[a].spans[track], tokens[b].spans[track]
-        return left is not None and right is not None and left[0] == right[0]
-
-    runs: list[list[Any]] = []
-    for t in range(start, stop):
-        if tokens[t].spans[track] is None:
-            continue
-        if t > start and same_run(t - 1, t):
-            runs[-1][1] = t + 1 - start
-        else:
-            runs.append([t - start, t + 1 - start, t == start and same_run(t - 1, t), False, tokens[t].spans[track][1]])
-        runs[-1][3] = t == stop - 1 and same_run(t, t + 1)
-    return [tuple(run) for run in runs]
-
-
-def expected_documents(tokens: list[Token], start: int, stop: int) -> list[tuple[int, int]]:
-    """(first token, document number), without repetition."""
-    return list(dict.fromkeys((tokens[t].first, tokens[t].document) for t in range(start, stop)))
-
-
-def found_spans(spans: Any) -> list[tuple[Any, ...]]:
-    """A reader's Spans in the form of `expected_spans`."""
-    decoded = [tuple(record.tolist()) for record in spans.decode()]
-    columns = (spans.start, spans.end, spans.begins_before, spans.ends_after)
-    return list(zip(*(column.tolist() for column in columns), decoded, strict=True))
+            for a, b, record in document.spans.get(track, []):
+                content = concepts(shard.shared[track][record] if isinstance(record, int) else record)
+                key = (id(shard), record) if isinstance(record, int) else object()
+                if found and key == last and found[-1].end == start + a:
+                    found[-1] = DataSpan(found[-1].start, start + b, content)
+                else:
+                    found.append(DataSpan(start + a, start + b, content))
+                last = key
+            start += len(document.tokens)
+    return found
 
 
 def concepts(ids: tuple[int, ...]) -> bytes:

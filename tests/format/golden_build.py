@@ -19,6 +19,7 @@ from conceptloader.format.tools import concat
 from conceptloader.format.write import finalize
 from tests import archives
 from tests.format.spec_reader import SpecReader
+from tests.oracle.data import Data, Span, read
 
 ARCHIVE = Path(__file__).with_name("golden.tar.xz")
 MEMBERS = ("stream", "dense", "chat", "joined")
@@ -205,23 +206,34 @@ if __name__ == "__main__":
     archives.write(ARCHIVE, everything())
 
 
+def documents_in(data: Data, start: int, stop: int) -> list[tuple[int, int]]:
+    """(first token, number) of the documents that hold these tokens; (start of the shard, -1) where none is known."""
+    found = []
+    for token in range(start, stop):
+        number = int(data.document_of[token])
+        first = data.documents[number][0] if number >= 0 else max(a for a, _ in data.shards if a <= token)
+        found.append((first, number))
+    return list(dict.fromkeys(found))
+
+
 def compare(path: Path, ranges: list[tuple[int, int]]) -> None:
-    """Both readers say the same."""
-    ours, theirs = cl.open_dataset(path), SpecReader(path)
-    assert ours.num_tokens == theirs.starts[-1] == theirs.manifest["num_tokens"]
+    """Our reader, and those written from the pages, say the same."""
+    ours, theirs, data = cl.open_dataset(path), SpecReader(path), read(path)
+    assert ours.num_tokens == theirs.starts[-1] == len(data.tokens)
     assert ours.stream_fingerprint == theirs.stream_fingerprint()
     assert ours.tracks_fingerprint == theirs.tracks_fingerprint()
     assert theirs.check_files() > 0
     assert theirs.check_samples() == sum(int((c.size >= 0).sum()) for c in ours.manifest.shards.files.values())
     for start, stop in ranges:
         sample = ours.read(start, stop, sorted(ours.tracks), documents=True)
-        assert sample["tokens"].tolist() == theirs.field("token", start, stop)
+        assert sample["tokens"].tolist() == data.tokens[start:stop].tolist()
         for name in ours.field_names:
-            assert sample[name].tolist() == theirs.field(name, start, stop)
+            assert sample[name].tolist() == data.fields[name][start:stop].tolist()
         found = zip(sample["documents"].first.tolist(), sample["documents"].ids.tolist(), strict=True)
-        assert list(found) == theirs.documents(start, stop)
+        assert list(found) == documents_in(data, start, stop)
         for track in ours.tracks:
-            spans = sample[track]
-            columns = (spans.start, spans.end, spans.begins_before, spans.ends_after)
-            rows = zip(*(column.tolist() for column in columns), map(bytes, spans.records), strict=True)
-            assert list(rows) == theirs.spans(track, start, stop)
+            inside = [span for span in data.spans[track] if span.start < stop and span.end > start]
+            for spans in (sample[track], ours.spans(track, start, stop)):
+                columns = (spans.start, spans.end, map(bytes, spans.records), spans.begins_before, spans.ends_after)
+                rows = [Span(*row) for row in zip(*columns, strict=True)]
+                assert rows == [span.cut(start, stop, -start) for span in inside]

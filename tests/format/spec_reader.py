@@ -1,32 +1,16 @@
-"""A reader written from docs/format.md alone: no numpy, nothing of conceptloader. It shows that the page is enough.
+"""What docs/format.md demands of a dataset's files, written from the page alone: no numpy, nothing of conceptloader.
 
-It favours plainness: each method follows one section of the page.
+The values in them are read by tests/oracle/data.py, which was written from the page, too.
 """
 
 import hashlib
 import json
 import os
 import struct
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import xxhash
-
-NONE = 2**32 - 1
-CODES = {
-    "u1": "B",
-    "u2": "H",
-    "u4": "I",
-    "u8": "Q",
-    "i1": "b",
-    "i2": "h",
-    "i4": "i",
-    "i8": "q",
-    "f2": "e",
-    "f4": "f",
-    "f8": "d",
-}
 
 
 class Refused(Exception):
@@ -171,9 +155,6 @@ class SpecReader:
         require(len(data) == size, f"{path}: short read")
         return data
 
-    def u8(self, kind: str, shard: int, offset: int, count: int) -> list[int]:
-        return list(struct.unpack(f"<{count}Q", self.read(kind, shard, offset, 8 * count)))
-
     def check_files(self) -> int:
         """Compares all checksums. Returns: how many files there are."""
         count = 0
@@ -198,14 +179,6 @@ class SpecReader:
                     count += 1
         return count
 
-    def concepts(self, track: str, record: bytes) -> tuple[list[int], list[float]]:
-        """A record of codec concepts: ids, then scores."""
-        given = self.manifest["tracks"][track]["parameters"]
-        ids, scores = CODES[given.get("ids", "u4")], CODES[given["scores"]] if "scores" in given else ""
-        n = len(record) // struct.calcsize(f"<{ids}{scores}")
-        values = struct.unpack(f"<{n}{ids}{n}{scores}" if scores else f"<{n}{ids}", record)
-        return list(values[:n]), list(values[n:])
-
     def groups(self, track: str) -> list[str]:
         """Of each concept."""
         return [name for name, n in self.manifest["tracks"][track]["vocabulary"]["groups"] for _ in range(n)]
@@ -225,52 +198,8 @@ class SpecReader:
                     count += 1
         return count
 
-    # Tokens
-
-    def parts(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """(shard, first, end) within the shards that hold tokens [start, stop)."""
-        result = []
-        for shard, base in enumerate(self.starts[:-1]):
-            a, b = max(start, base), min(stop, self.starts[shard + 1])
-            if a < b:
-                result.append((shard, a - base, b - base))
-        return result
-
-    def items(self, shard: int, a: int, b: int) -> list[dict[str, Any]]:
-        """The items [a, b) of a stream, as dictionaries."""
-        layout = self.manifest["layouts"][self.shards["layout"][shard]]
-        item = struct.Struct("<" + "".join(CODES[kind] for _, kind in layout))
-        data = self.read("stream.bin", shard, self.shards["offset"][shard] + a * item.size, (b - a) * item.size)
-        return [dict(zip((name for name, _ in layout), values, strict=True)) for values in item.iter_unpack(data)]
-
-    def field(self, name: str, start: int, stop: int) -> list[Any]:
-        return [item[name] for shard, a, b in self.parts(start, stop) for item in self.items(shard, a, b)]
-
-    # Documents
-
-    def documents(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """(first token, number) of the documents that hold tokens [start, stop), by the two reads of the page."""
-        result = []
-        for shard, a, b in self.parts(start, stop):
-            base, n = self.starts[shard], self.shards["documents"][shard]
-            if not n:
-                result.append((base, -1))
-                continue
-            low, high = self.blocks("documents.bin", shard, 8 * (n + 1), a, b)
-            first = self.u8("documents.bin", shard, 8 * low, min(high + 1, n) - low + 1)
-            before = sum(self.shards["documents"][:shard])
-            for i, (begin, end) in enumerate(pairwise(first)):
-                if begin < end and begin < b and end > a:
-                    result.append((base + begin, before + low + i))
-        return result
-
-    def blocks(self, kind: str, shard: int, table: int, a: int, b: int) -> tuple[int, int]:
-        low, high = a // self.block, -(-b // self.block)
-        entries = self.u8(kind, shard, table + 8 * low, high - low + 1)
-        return entries[0], entries[-1]
-
     def external_id(self, shard: int, document: int) -> str:
-        begin, end = self.u8("documents.ids", shard, 8 * document, 2)
+        begin, end = struct.unpack("<2Q", self.read("documents.ids", shard, 8 * document, 16))
         base = 8 * (self.shards["documents"][shard] + 1)
         return self.read("documents.ids", shard, base + begin, end - begin).decode("utf-8")
 
@@ -285,44 +214,6 @@ class SpecReader:
                 matches = [document for value, document in entries if value == wanted]
                 result += [before + document for document in matches if self.external_id(shard, document) == name]
             before += count
-        return result
-
-    # Tracks
-
-    def runs(self, track: str, shard: int, a: int, b: int) -> list[tuple[int, int, bool, bool, int]]:
-        """(start, end, begins before, ends after, record) of the runs in tokens [a, b) of a shard, clipped."""
-        encoding = self.shards["tracks"][track]["encoding"][shard]
-        tokens = self.shards["tokens"][shard]
-        if encoding is None:
-            return []
-        if encoding == "dense":
-            whole = [(i, item[f"{track}_id"]) for i, item in enumerate(self.items(shard, 0, tokens))]
-            entries = [(i, r) for i, r in whole if i == 0 or whole[i - 1][1] != r]
-        else:
-            count = self.shards["tracks"][track]["entries"][shard]
-            kind = f"{track}.spans"
-            low, high = self.blocks(kind, shard, 12 * count, a, b)
-            entries = list(
-                struct.iter_unpack("<QI", self.read(kind, shard, 12 * low, 12 * (min(high + 2, count) - low)))
-            )
-        ends = [first for first, _ in entries[1:]] + [tokens]
-        return [
-            (max(first, a), min(end, b), first < a, end > b, record)
-            for (first, record), end in zip(entries, ends, strict=True)
-            if record != NONE and first < b and end > a
-        ]
-
-    def record(self, track: str, shard: int, number: int) -> bytes:
-        begin, end = self.u8(f"{track}.index", shard, 8 * number, 2)
-        return self.read(f"{track}.data", shard, begin, end - begin)
-
-    def spans(self, track: str, start: int, stop: int) -> list[tuple[int, int, bool, bool, bytes]]:
-        """Like `runs`, for a range of the dataset and with the records' bytes."""
-        result = []
-        for shard, a, b in self.parts(start, stop):
-            shift = self.starts[shard] - start
-            for first, end, before, after, record in self.runs(track, shard, a, b):
-                result.append((first + shift, end + shift, before, after, self.record(track, shard, record)))
         return result
 
     # Fingerprints
@@ -388,10 +279,6 @@ class SpecColumn:
         keys(self.said, "format version created_by dtype shape stream_fingerprint files checksum", "holes extra")
         require(self.said["format"] == "conceptstream-column" and self.said["version"] == 1, "another format")
         require(self.said["stream_fingerprint"] == dataset.stream_fingerprint(), "a column of other tokens")
-        self.elements = 1
-        for number in self.said["shape"]:
-            self.elements *= number
-        self.size = 2 if self.said["dtype"] == "bf16" else int(self.said["dtype"][1])
         self.files, self.holes, nothing = self.said["files"], self.said["holes"], [None] * len(dataset.starts[1:])
         keys(self.files, "size checksum sample", "path offset")
         self.files["path"] = self.files["path"] or nothing
@@ -400,38 +287,19 @@ class SpecColumn:
             keys(self.holes, "tokens starts size checksum sample", "path")
             self.holes["path"] = self.holes["path"] or nothing
 
-    def contents(self, kind: str, shard: int) -> bytes | None:
-        """A file as a whole, its size, checksum and sample compared."""
-        column = self.files if kind == "column" else self.holes
-        if column is None or column["size"][shard] is None:
-            return None
-        name = column["path"][shard] or f"{self.dataset.shards['path'][shard]}.{self.name}.{kind}"
-        data = self.dataset.allowed(name).read_bytes()
-        require(len(data) == column["size"][shard], f"{name}: {len(data)} bytes")
-        require(column["checksum"][shard] in (None, f"{xxhash.xxh3_64_intdigest(data):016x}"), f"{name}: checksum")
-        require(sample_checksum(data) == column["sample"][shard], f"{name}: sample")
-        return data
-
-    def values(self, start: int, stop: int) -> list[list[Any] | None]:
-        """The elements of each token's item, None where there is none."""
-        found: list[list[Any] | None] = []
-        for shard, a, b in self.dataset.parts(start, stop):
-            data, bits = self.contents("column", shard), self.contents("holes", shard)
-            for token in range(a, b):
-                if data is None:
-                    found.append(None)
-                    continue
-                first = self.files["offset"][shard] + token * self.size * self.elements
-                item = data[first : first + self.size * self.elements]
-                if bits is not None and bits[token // 8] >> token % 8 & 1:
-                    require(not any(item), f"token {token}: a value where there is none")
-                    found.append(None)
-                elif self.said["dtype"] == "bf16":
-                    wide = b"".join(b"\0\0" + item[k : k + 2] for k in range(0, len(item), 2))
-                    found.append(list(struct.unpack(f"<{self.elements}f", wide)))
-                else:
-                    found.append(list(struct.unpack(f"<{self.elements}{CODES[self.said['dtype']]}", item)))
-        return found
+    def check_files(self) -> int:
+        """Compares sizes, checksums and samples. Returns: how many files there are."""
+        count, prefixes = 0, self.dataset.shards["path"]
+        for kind, column in (("column", self.files), ("holes", self.holes)):
+            for shard, size in enumerate(column["size"] if column else ()):
+                if size is not None:
+                    name = column["path"][shard] or f"{prefixes[shard]}.{self.name}.{kind}"
+                    data = self.dataset.allowed(name).read_bytes()
+                    require(len(data) == size, f"{name}: {len(data)} bytes")
+                    require(column["checksum"][shard] in (None, xxhash.xxh3_64_hexdigest(data)), f"{name}: checksum")
+                    require(sample_checksum(data) == column["sample"][shard], f"{name}: sample")
+                    count += 1
+        return count
 
     def fingerprint(self) -> str:
         def rows(column: dict[str, Any], offsets: list[int]) -> list[Any]:

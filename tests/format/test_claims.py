@@ -69,13 +69,6 @@ def test_a_claim_too_large_takes_no_memory(path: Path) -> None:
     assert sample_bytes(path) < right + 100 * 2000
 
 
-def test_sizes_that_are_only_claimed_take_no_memory(path: Path) -> None:
-    edit(path, "tracks", "concepts", "max_items", value=1 << 20)
-    edit(path, "shards", "files", "concepts.data", "size", value=[200, 1 << 22])
-    with pytest.raises(FormatError, match=r"00001\.concepts\.data: found \d+ bytes, expected 4194304"):
-        sample_bytes(path)
-
-
 @pytest.mark.parametrize(
     ("codec", "parameters"), [("concepts", {"x": 1}), ("json", {"x": 1}), ("numpy", {}), ("numpy", {"dtype": "f3"})]
 )

@@ -10,7 +10,7 @@ import pytest
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, InputError
 from conceptloader.format.spec import codecs
-from conceptloader.format.spec.codecs import ConceptsCodec, get_codec
+from conceptloader.format.spec.codecs import get_codec
 from conceptloader.format.tools.verify import verify
 from tests.corpora.small import written
 from tests.raises import raises
@@ -122,31 +122,6 @@ def test_an_unknown_codec_is_never_imported(tmp_path: Path) -> None:
         ):
             use()
     assert ds.windows(1, tracks=[])[0]["tokens"].tolist() == [1, 2]  # the rest can be read
-
-
-@pytest.mark.parametrize(
-    ("codec", "parameters", "message"),
-    [
-        ("numpy", {}, r"codec numpy: found parameters \{\}, expected"),
-        ("numpy", {"dtype": "O"}, "codec numpy: found parameters"),
-        ("numpy", {"dtype": "f4", "shape": 2}, "codec numpy: found parameters"),
-        ("json", {"indent": 1}, "found parameters .* expected no parameters"),
-    ],
-)
-def test_wrong_parameters(tmp_path: Path, codec: str, parameters: dict[str, Any], message: str) -> None:
-    track = cl.writing.TrackOptions(codec=codec, parameters=parameters)
-    with pytest.raises(ConfigError, match="track 'a': .*" + message):
-        cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(tracks={"a": track}))
-
-
-def test_ids_of_a_small_vocabulary() -> None:
-    codec = ConceptsCodec({"ids": "u2"}, num_ids=1)
-    for ids in ([], [0], [0, 0]):
-        assert codec.decode(memoryview(codec.encode(ids))).tolist() == ids
-    with pytest.raises(ValueError, match="found concept id 1, expected ids below 1"):
-        codec.decode(memoryview(codec.encode([0, 1])))
-    with raises(InputError, expected="integers in [0, 2**16)"):
-        codec.encode([1 << 16])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from conceptloader.format.spec.columnfile import ColumnFile, ItemFiles, column_f
 from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.storage.sample import sample_checksum
 from conceptloader.testing import random_documents, write_dataset
-from conceptloader.trace.subset import SubsetOptions, make_subsets
 from tests.corpora.columns import add_column, random_items
 from tests.raises import raises
 
@@ -30,22 +29,6 @@ def with_ids(path: Path, seed: int = 0, **options: Any) -> Array:
     items = random_items(np.random.default_rng(seed), dataset(path, seed).num_tokens, "u4", (3,))
     add_column(path, "ids", items, **options)
     return items
-
-
-def test_a_column_is_found_by_its_name(tmp_path: Path) -> None:
-    items = with_ids(tmp_path / "ds")
-    ds = cl.open_dataset(tmp_path / "ds")
-    assert list(ds.columns) == ["ids"]
-    column = ds.columns["ids"]
-    assert (column.dtype, column.shape, column.itemsize) == ("u4", (3,), 12)
-    found, known = ds.column_values("ids", 3, ds.num_tokens - 2)
-    assert np.array_equal(found, items[3:-2])
-    assert known.all()
-    with raises(ConfigError, f"{tmp_path / 'ds'}: columns", "an unknown column 'idx'"):
-        ds.columns["idx"]
-    again = add_column(tmp_path / "ds", "again", items)
-    assert again.fingerprint == column.fingerprint
-    assert add_column(tmp_path / "ds", "other", items + 1).fingerprint != column.fingerprint
 
 
 def edited(path: Path, name: str, **keys: Any) -> None:
@@ -143,17 +126,6 @@ def test_joined_columns_belong_to_the_same(tmp_path: Path) -> None:
     edited(tmp_path / "b", "ids", extra={"at": "inputs"})
     with raises(ConfigError, "concat: column 'ids'", "inputs"):
         cl.concat([tmp_path / "a", tmp_path / "b"], tmp_path / "other")
-
-
-def test_a_subset_has_the_columns_of_its_source(tmp_path: Path) -> None:
-    items = with_ids(tmp_path / "ds")
-    ds = cl.open_dataset(tmp_path / "ds")
-    make_subsets(tmp_path / "ds", tmp_path / "some", SubsetOptions(where="tokens % 2 = 0"))
-    some = cl.open_dataset(tmp_path / "some")
-    found, known = some.column_values("ids", 0, some.num_tokens)
-    wanted = [items[slice(*ds.document_range(k))] for k in range(len(ds)) if np.diff(ds.document_range(k))[0] % 2 == 0]
-    assert known.all()
-    assert np.array_equal(found, np.concatenate(wanted))
 
 
 def test_an_array_of_numpy_is_read_where_it_is(tmp_path: Path) -> None:

@@ -1,18 +1,14 @@
 """The order of writes, syncs and renames: what a power failure can leave is never taken for a dataset."""
 
 import os
-import resource
-import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, ReadError
 from conceptloader.storage import durable
 from tests.raises import raises
-from tests.soak.builds import child
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename", "link"])
@@ -36,20 +32,6 @@ def test_a_failing_disk_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.
         writer.add_document([1, 2])
     cl.writing.finalize(build.path)
     assert cl.open_dataset(build.path).num_tokens == 2
-
-
-def test_a_write_that_fails_names_its_file(tmp_path: Path) -> None:
-    """More than is buffered, beyond a limit of the kernel's."""
-
-    def limited() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-        with raises(ReadError, "00000.tokens", "cannot be written"), build.shard(0) as writer:
-            writer.add_document(np.zeros(1 << 20, "u4"))
-
-    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions())
-    assert child(limited)
-    assert os.listdir(tmp_path / "ds") == ["build.json"]
 
 
 def _fail(*_: object) -> None:

@@ -54,14 +54,6 @@ def test_nothing_is_copied_and_the_sidecar_takes_the_checksums(tmp_path: Path) -
     assert (problem.file, problem.shard, problem.tokens) == (str(file), 1, (LARGE, 2 * LARGE))
 
 
-def test_small_files_are_read_whole_when_they_are_adopted(tmp_path: Path) -> None:
-    path = adopted(tmp_path)
-    table = cl.open_dataset(path).manifest.shards
-    assert table.files["stream.bin"].checksum == table.token_checksum == table.files["stream.bin"].sample
-    assert verify(path, full=True) == []
-    assert os.listdir(path) == ["manifest.json"]
-
-
 def test_a_damaged_sidecar_is_refused(tmp_path: Path) -> None:
     path = adopted(tmp_path, tokens=LARGE)
     verify(path, full=True)
@@ -89,25 +81,6 @@ def test_a_foreign_file_that_changes_later_is_refused(tmp_path: Path) -> None:
         cl.open_dataset(path).tokens(0, 1)
     (tmp_path / "0.bin").unlink()
     assert [problem.file for problem in verify(path)] == [str(tmp_path / "0.bin")]
-
-
-def test_fingerprints_do_not_depend_on_time_or_place(tmp_path: Path) -> None:
-    found = set()
-    for number in range(2):
-        path = adopted(tmp_path / str(number))
-        os.utime(tmp_path / str(number) / "0.bin", ns=(1, number))
-        found.add(cl.open_dataset(path).stream_fingerprint)
-    assert len(found) == 1
-
-
-def test_files_outside_the_neighbourhood_need_permission(tmp_path: Path) -> None:
-    adopted(tmp_path / "a")
-    adopt([tmp_path / "a" / "0.bin"], tmp_path / "b" / "ds", dtype="uint16")
-    with raises(
-        FormatError, fix="if you trust this dataset, allow the directory: --root DIR of a command, roots=[...]"
-    ):
-        cl.open_dataset(tmp_path / "b" / "ds")
-    assert cl.open_dataset(tmp_path / "b" / "ds", roots=[tmp_path]).tokens(0, 2).tolist() == [0, 1]
 
 
 def test_tokens_of_a_file_without_checksum_are_below_the_vocabulary_size(tmp_path: Path) -> None:

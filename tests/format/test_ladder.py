@@ -12,24 +12,6 @@ from conceptloader.format.spec.manifest import Track
 from conceptloader.format.write import ladder
 from conceptloader.format.write.ladder import Ladder
 
-RUNS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), max_size=30)  # gap before, length
-
-
-@given(RUNS, st.integers(1, 30))
-def test_the_ladder_equals_sliding_a_window(gaps: list[tuple[int, int]], piece: int) -> None:
-    edges = np.cumsum([number for pair in gaps for number in pair], dtype=np.int64)
-    starts, ends = edges[0::2], edges[1::2]
-    total = int(edges[-1]) if len(edges) else 0
-    whole, pieces = Ladder(), Ladder()
-    whole.add(starts, ends)
-    for i in range(0, len(starts), piece):  # in pieces, each with everything that follows
-        pieces.add(starts[i:], ends[i:])
-    assert whole.counts == pieces.counts
-    for k in range(6):
-        windows = range(max(1, total - 2**k + 1))
-        most = max((sum((starts < t + 2**k) & (ends > t)) for t in windows), default=0)
-        assert whole.counts[k] == most
-
 
 @pytest.mark.parametrize("encoding", ["dense", "spans"])
 def test_shards_above_two_to_the_twenty_tokens(tmp_path: Path, encoding: str) -> None:

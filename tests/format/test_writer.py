@@ -9,7 +9,6 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import InputError
-from conceptloader.format.spec import layout as fmt
 from conceptloader.format.tools.verify import verify
 from conceptloader.format.write import track as trackwriter
 from conceptloader.format.write.shard import ShardWriter
@@ -204,28 +203,6 @@ def test_limits_of_records(writer: ShardWriter, monkeypatch: pytest.MonkeyPatch)
         writer.add_record("x", [1])
 
 
-def test_adjacent_spans_of_one_shared_record_are_one_run(tmp_path: Path) -> None:
-    build = cl.writing.create_writer(
-        tmp_path / "ds", cl.writing.BuildOptions(tracks={"concepts": cl.writing.TrackOptions(encoding="spans")})
-    )
-    with build.shard(0) as writer:
-        number = writer.add_record("concepts", [5])
-        writer.add_document([1, 2], spans={"concepts": [(0, 1, number), (1, 2, number)]})
-        writer.add_document([3, 4], spans={"concepts": [(0, 1, number), (1, 2, [5])]})
-    cl.writing.finalize(build.path)
-    spans = cl.open_dataset(build.path).spans("concepts", 0, 4)
-    assert list(zip(spans.start.tolist(), spans.end.tolist(), strict=True)) == [(0, 3), (3, 4)]
-
-
-def test_every_kind_of_field_comes_back(tmp_path: Path) -> None:
-    fields = {code: code for code in fmt.FIELD_TYPES}
-    values = {code: np.array([0, 1, 100], np.dtype(code)) for code in fields}
-    window = cl.open_dataset(written(tmp_path / "ds", [([1, 2, 3], {}, "", values)], fields=fields)).windows(2)[0]
-    for code in fields:
-        assert window[code].dtype == np.dtype(code)
-        assert window[code].tolist() == [0, 1, 100]
-
-
 @pytest.mark.parametrize("encoding", ["dense", "spans"])
 def test_pieces_of_bounded_size_fit_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
     """With tiny pieces, everything that is spooled crosses many piece borders; the files must be the same."""
@@ -246,14 +223,3 @@ def test_pieces_of_bounded_size_fit_together(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(tables, "_SORT_LIMIT", 4)
     monkeypatch.setattr(writer_module, "_CHUNK_TOKENS", 5)
     assert build(tmp_path / "pieces") == whole
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_number_that_becomes_infinite_in_a_field(tmp_path: Path) -> None:
-    build = cl.writing.create_writer(tmp_path / "weights", cl.writing.BuildOptions(fields={"weight": "f4"}))
-    with build.shard(0) as writer:
-        with raises(InputError, path="field weight", found="values that float32 cannot hold"):
-            writer.add_document([1, 2], fields={"weight": [0.5, 1e39]})
-        writer.add_document([1, 2], fields={"weight": [0.5, np.inf]})
-    cl.writing.finalize(tmp_path / "weights")
-    assert cl.open_dataset(tmp_path / "weights").fields(0, 2)["weight"].tolist() == [0.5, np.inf]

@@ -193,7 +193,7 @@ class ColumnWriter:
         order, ids = np.argsort(shard, kind="stable"), [np.zeros(0, np.int64)]
         shard, row, place, first, end = (column[order] for column in (shard, row, place, first, end))
         for number, some in by_value(shard):
-            ids.append(items_of(self.dataset.reader, number, first[some], end[some])["token"])
+            ids.append(items_of(self.dataset.files, number, first[some], end[some])["token"])
         flat, token = (ragged(one, end - first) for one in (row * tokens.shape[1] + place, first + self._starts[shard]))
         kept = np.flatnonzero(tokens.reshape(-1)[flat] >= 0)  # others were replaced by ignore_index
         return tokens, samples, flat[kept], token[kept], np.concatenate(ids)[kept]

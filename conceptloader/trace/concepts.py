@@ -148,7 +148,7 @@ class _TrackSpans:
         parts = [(*[np.zeros(0, np.int64)] * 3, np.zeros(0))]
         for level in self._dataset.levels[self._track]:
             for shard, start, end, records in self._dataset.span_places(level, first, last):
-                asked = self._dataset.reader, shard, level, records
+                asked = self._dataset.files, shard, level, records
                 offsets, ids = concepts_of(*asked, self._dataset.tracks[self._track].num_ids)
                 scores = scores_of(*asked) if self._scored else np.zeros(len(ids))
                 counts = np.diff(offsets)

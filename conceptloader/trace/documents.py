@@ -105,10 +105,10 @@ def concepts_in(
     rows, (part_row, first, end) = np.flatnonzero(some), parts
     pairs = [_NONE]
     for level in dataset.levels[track]:
-        found, records = spans_of(dataset.reader, shard, level, ranges[0][some], ranges[1][some])
+        found, records = spans_of(dataset.files, shard, level, ranges[0][some], ranges[1][some])
         if not len(records):
             continue
-        offsets, ids = concepts_of(dataset.reader, shard, level, records, dataset.tracks[track].num_ids)
+        offsets, ids = concepts_of(dataset.files, shard, level, records, dataset.tracks[track].num_ids)
         row = rows[found.row]
         low, high = np.maximum(found.first, ranges[0][row]), np.minimum(found.end, ranges[1][row])
         # As if the ranges lay end to end: then the spans of a part follow each other, and so do their concepts.
@@ -178,8 +178,8 @@ def _records(dataset: Dataset, track: str, start: Ints, stop: Ints) -> Iterator[
     """(documents, records) by shard, a record for each span."""
     for shard, rows, a, b in _spans(dataset, track, start, stop):
         for level in dataset.levels[track]:  # the outermost first
-            found, numbers = spans_of(dataset.reader, shard, level, a, b)
-            yield rows[found.row], records_of(dataset.reader, shard, level, numbers)
+            found, numbers = spans_of(dataset.files, shard, level, a, b)
+            yield rows[found.row], records_of(dataset.files, shard, level, numbers)
 
 
 def _numbers(dataset: Dataset, track: str, start: Ints, stop: Ints) -> dict[str, Any]:

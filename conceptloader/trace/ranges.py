@@ -13,8 +13,7 @@ from conceptloader.config.packing import Packs
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.bulk import equal_pairs, gather, ragged
 from conceptloader.format.read.concepts import Coverage
-from conceptloader.format.read.dataset import Dataset
-from conceptloader.format.read.ranges import Cut
+from conceptloader.format.read.dataset import Cut, Dataset
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints
 from conceptloader.kernels.kernel import Array

@@ -136,7 +136,7 @@ class _Tables:
         for shard, cut in ranges_by_shard(dataset, read.start, read.stop):
             a, b, rows = cut.first, cut.end, cut.row
             if dataset.runs is None:
-                found = documents_of(dataset.reader, shard, a, b)
+                found = documents_of(dataset.files, shard, a, b)
                 document = np.where(found.number < 0, -1, found.number + dataset.first_documents[shard])
             else:
                 found, document = Pieces(np.arange(len(a)), cut.run, a, b), cut.run

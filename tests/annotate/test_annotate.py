@@ -58,7 +58,7 @@ def owners(ds: cl.Dataset, level: str) -> list[Any]:
     """For each token of the dataset the decoded record that it belongs to on a level of a track, or None."""
     result: list[Any] = [None] * ds.num_tokens
     for shard, starts, ends, numbers in ds.span_places(level, 0, ds.num_tokens):
-        records = decode_all(ds.codec(level), records_of(ds.reader, shard, level, numbers), "")
+        records = decode_all(ds.codec(level), records_of(ds.files, shard, level, numbers), "")
         for start, end, record in zip(starts.tolist(), ends.tolist(), records, strict=True):
             result[start:end] = [record.tolist() if hasattr(record, "tolist") else record] * (end - start)
     return result

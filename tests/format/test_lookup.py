@@ -42,7 +42,7 @@ def test_every_document_is_found_by_its_id(tmp_path_factory: pytest.TempPathFact
         assert ds.find_document("") == []
         first = {name: lookup.AMBIGUOUS if every.count(name) > 1 else every.index(name) for name in {*every} - {""}}
         asked = [*first, "absent"]
-        assert lookup.find_many(ds, asked).tolist() == [first.get(name, lookup.MISSING) for name in asked]
+        assert lookup.find_many(ds.files, asked).tolist() == [first.get(name, lookup.MISSING) for name in asked]
         assert verify(ds.path, full=True) == []
 
 

@@ -9,7 +9,6 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.format.read.files import Files
-from conceptloader.format.read.reader import ShardReader
 from conceptloader.storage.handles import Handles
 from conceptloader.storage.source import LocalFiles
 from tests.corpora.small import written
@@ -44,7 +43,6 @@ def test_evicted_descriptors_never_give_wrong_bytes(many_shards: Path, capacity:
     ds = cl.open_dataset(many_shards)
     handles = Handles(capacity)
     ds.files = Files(ds.manifest, ds.files.roots, LocalFiles(handles=handles))
-    ds.reader = ShardReader(ds.files)
     threads = 8
     with ThreadPoolExecutor(threads) as pool:
         assert sum(pool.map(lambda seed: check(ds, seed, 40), range(threads))) == 320

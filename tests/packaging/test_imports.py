@@ -70,7 +70,7 @@ WITHOUT = [
     ("transformers", "from conceptloader.integrations.transformers_lm import ConceptTrainer"),
     ("olmo_core", "from conceptloader.integrations.olmo_lm import ConceptDataLoader"),
     ("matplotlib", "from conceptloader.trace.viewer import plot_stats; plot_stats(None)"),
-    ("pyarrow", "from conceptloader.format.read.tables import Tabular; Tabular().to_arrow()"),
+    ("pyarrow", "from conceptloader.format.read.values import Tabular; Tabular().to_arrow()"),
     ("", "import os; os.name = 'nt'; import conceptloader"),
     ("torch", "import conceptloader; conceptloader.decode; raise Exception('fine')"),  # batches as text need none
 ]

@@ -38,7 +38,7 @@ def concept_pairs(
     Raises: FormatError, ReadError.
     """
     high = dataset.shard_starts[shard + 1] - dataset.shard_starts[shard] if high is None else high
-    reader, num_ids, levels = dataset.reader, dataset.tracks[track].num_ids, dataset.levels[track]
+    reader, num_ids, levels = dataset.files, dataset.tracks[track].num_ids, dataset.levels[track]
     if len(levels) == 1:  # which are in order, as they are read: a quarter of the time
         for start, end, record in whole_spans(reader, shard, track, low, high, _CHUNK_TOKENS):
             ids, span = np.zeros_like(record), np.arange(len(record))

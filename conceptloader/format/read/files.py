@@ -13,7 +13,7 @@ from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec import viewfile
 from conceptloader.format.spec.codecs import Codec, ConceptsCodec, NumpyCodec, get_codec
 from conceptloader.format.spec.jsonfile import JsonFile
-from conceptloader.format.spec.layout import bad
+from conceptloader.format.spec.layout import DAMAGED, bad
 from conceptloader.format.spec.manifest import Manifest, parse_manifest
 from conceptloader.format.spec.paths import Roots, UrlRoots
 from conceptloader.format.spec.viewfile import RUN, RUNS, Runs, ViewManifest
@@ -133,6 +133,10 @@ class Files:
 
     def path(self, kind: str, shard: int) -> str:
         return self.expected(kind, shard).path
+
+    def bad(self, kind: str, shard: int, found: str, expected: str) -> FormatError:
+        """For a file whose content cannot be right."""
+        return bad(self.path(kind, shard), found, expected, DAMAGED)
 
     def codec(self, track: str) -> Codec:
         """The codec of a track. Raises: ConfigError for its parameters, FormatError for one that is not known."""

@@ -8,11 +8,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.base.lazy import lazy
+from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.read.tables import Tabular
 from conceptloader.format.spec.codecs import Codec, ConceptsCodec
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.layout import DAMAGED
+
+Sample = dict[str, Any]
+
+
+class Tabular:
+    """Something with columns: arrays of one length, by name."""
+
+    def _columns(self, *arguments: Any) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def to_arrow(self, *arguments: Any) -> Any:
+        """A pyarrow.Table of it. Raises: ConfigError without the pyarrow package."""
+        return need("pyarrow", "to_arrow: the pyarrow package is not installed").table(self._columns(*arguments))
 
 
 @dataclass(frozen=True, eq=False)

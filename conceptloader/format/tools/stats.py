@@ -51,7 +51,7 @@ def _track_stats(dataset: Dataset, track: str) -> dict[str, Any]:
     for shard, cut in dataset.by_shard(0, dataset.num_tokens):
         for first, end in zip(cut.first.tolist(), cut.end.tolist(), strict=True):
             for level in dataset.levels[track]:
-                for start, stop, _ in whole_spans(dataset.reader, shard, level, first, end, _CHUNK):
+                for start, stop, _ in whole_spans(dataset.files, shard, level, first, end, _CHUNK):
                     _add(found.lengths, stop - start)
             place = dataset, track, shard, first, end
             found.covered += sum(int((b - a).sum()) for _, a, b in concept_pairs(*place, any_concept=True))

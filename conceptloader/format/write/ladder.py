@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from conceptloader.format.read.bulk import read_items
+from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.files import Files
-from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.layout import OFFSET
 from conceptloader.format.spec.manifest import LADDER_STEPS, Manifest
@@ -64,7 +64,7 @@ def with_border_windows(manifest: Manifest, roots: Roots, shards: Sequence[int] 
     """
     tracks = {}
     with closing(Files(manifest, roots)) as files:
-        ranges = Ranges(files)
+        ranges = Dataset(files)
         regions: list[tuple[int, int]] = []  # of the first tokens of windows
         for shard in range(len(manifest.shards)) if shards is None else shards:
             border = ranges.shard_starts[shard]
@@ -79,7 +79,7 @@ def with_border_windows(manifest: Manifest, roots: Roots, shards: Sequence[int] 
     return replace(manifest, tracks=tracks)
 
 
-def count_spans(ranges: Ranges, track: str) -> list[int]:
+def count_spans(ranges: Dataset, track: str) -> list[int]:
     """max_spans of a dataset or a view, as its files have it."""
     starts = range(0, ranges.num_tokens, PIECE)
     return list(map(max, zip(*(count_windows(ranges, track, start, start + PIECE) for start in starts), strict=True)))
@@ -96,7 +96,7 @@ def count_items(files: Files, track: str) -> int:
     return most
 
 
-def count_windows(ranges: Ranges, track: str, start: int, stop: int) -> list[int]:
+def count_windows(ranges: Dataset, track: str, start: int, stop: int) -> list[int]:
     """The ladder of the windows that begin with tokens [start, stop)."""
     starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for _, first, end, _ in ranges.span_places(track, start, min(stop + REACH, ranges.num_tokens)):

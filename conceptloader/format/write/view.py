@@ -9,7 +9,6 @@ import xxhash
 
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.spec.manifest import CREATED_BY
@@ -38,7 +37,7 @@ def write_view(
             "pass --where or --ids that match a document: nothing was written",
         )
     runs = Runs.of(*source.in_files(start, stop))
-    data, ranges = runs.dump(), Ranges(source.files, runs=runs)
+    data, ranges = runs.dump(), Dataset(source.files, runs=runs)
     manifest = ViewManifest(
         created_by=CREATED_BY,
         source=Source(

@@ -8,9 +8,9 @@ from functools import partial
 
 from conceptloader.base.terminal import counted
 from conceptloader.errors import ConfigError, InputError, ReadError
+from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.files import Files, load_manifest
 from conceptloader.format.read.kept import copy_tokenizer
-from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.manifest import CREATED_BY, Manifest, Track, level_names
 from conceptloader.format.spec.paths import Roots
@@ -70,7 +70,7 @@ def annotate(
         new_directory(out) as working,
         database(working, f"{options.sort_memory}B", partial(_unsorted, os.fspath(out))) as opened,
     ):
-        ds = Ranges(files)
+        ds = Dataset(files)
         for name in files.columns:  # which the new dataset gets in the end
             files.columns.get(name)
         names = level_names(options.track, options.depth)
@@ -158,7 +158,7 @@ def _unsorted(out: str, problem: str) -> ReadError:
 
 
 def _assemble(
-    ds: Ranges, out: str, written: Mapping[str, NewTrack], options: AnnotateOptions, vocabulary: Vocabulary | None
+    ds: Dataset, out: str, written: Mapping[str, NewTrack], options: AnnotateOptions, vocabulary: Vocabulary | None
 ) -> Manifest:
     """The old manifest as seen from `out`, with the new tracks."""
     old = moved(ds.manifest, ds.files.roots.directory, out)

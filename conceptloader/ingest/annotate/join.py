@@ -9,8 +9,8 @@ import numpy as np
 from conceptloader.base.packages import need
 from conceptloader.base.terminal import counted
 from conceptloader.errors import InputError
+from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.ids import AMBIGUOUS, MISSING, each_id, find_many
-from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints
 from conceptloader.ingest.annotate.rows import WHOLE
 from conceptloader.ingest.database import PROBLEM, load
@@ -74,7 +74,7 @@ class Annotations:
     """Those in `rows`, tables as `Rows` has them. count: how many; offsets: whether any has some."""
 
     def __init__(
-        self, database: Any, directory: str, rows: Iterable[Any], ds: Ranges, sources: Sequence[Source]
+        self, database: Any, directory: str, rows: Iterable[Any], ds: Dataset, sources: Sequence[Source]
     ) -> None:
         self._database, self._directory, self._ds, self._sources = database, directory, ds, sources
         self.count, self.offsets, self._named, self._own, self._wrong = 0, False, False, False, False
@@ -140,7 +140,7 @@ class Annotations:
             known: Iterator[Any] = _known(ds)
         else:
             some = (batch["id"].to_pylist() for batch in _batches(self._database.cursor().sql("FROM asked"), _IDS))
-            known = ((names, find_many(ds, names)) for names in some)
+            known = ((names, find_many(ds.files, names)) for names in some)
         load(self._database, "known", "id VARCHAR, number BIGINT", known)
         execute(
             f"CREATE TABLE named AS SELECT id, CASE WHEN count(*) = 1 THEN min(number) ELSE {AMBIGUOUS} END AS number "
@@ -161,10 +161,10 @@ class Annotations:
         return InputError(where, found.get(number, f"document {number}"), expected, remedy)
 
 
-def _known(ds: Ranges) -> Iterator[tuple[Any, Ints]]:
+def _known(ds: Dataset) -> Iterator[tuple[Any, Ints]]:
     """Ids of all documents, and their numbers."""
     arrow = need("pyarrow", PROBLEM)
-    for first, offsets, texts in each_id(ds):
+    for first, offsets, texts in each_id(ds.files):
         count, buffers = len(offsets) - 1, [None, arrow.py_buffer(offsets), arrow.py_buffer(texts)]
         yield arrow.Array.from_buffers(arrow.large_string(), count, buffers), np.arange(first, first + count)
 

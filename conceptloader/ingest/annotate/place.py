@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.format.read.bulk import gather
-from conceptloader.format.read.ranges import Ranges
-from conceptloader.format.spec import layout as fmt
+from conceptloader.format.read.bulk import document_ranges
+from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.tools.concat import SOME_BOS
 from conceptloader.format.write.track import BulkSpans
@@ -37,7 +36,7 @@ class Placer:
     """
 
     def __init__(
-        self, ds: Ranges, sources: Sequence[Source], options: AnnotateOptions, annotations: Annotations
+        self, ds: Dataset, sources: Sequence[Source], options: AnnotateOptions, annotations: Annotations
     ) -> None:
         track, given = options.check(), options.span_unit or ds.manifest.extra.get("ingest", {}).get("span_unit")
         self.ds, self.sources, self.track, self.losses = ds, sources, options.track, Losses()
@@ -68,7 +67,7 @@ class Placer:
         """
         for shard, part in self._by_shard(items.document):
             documents, row = np.unique(items.document[part], return_inverse=True)
-            first, stop = self._ranges(shard, documents - self.ds.first_documents[shard])
+            first, stop = document_ranges(self.ds.files, shard, documents - self.ds.first_documents[shard])
             end = items.stop[part]
             if ((end != WHOLE) & (end > (stop - first)[row])).any():
                 return
@@ -94,14 +93,14 @@ class Placer:
             yield items
             return
         documents, at = np.unique(items.document, return_index=True)
-        first, stop = self._ranges(shard, documents - self.ds.first_documents[shard])
+        first, stop = document_ranges(self.ds.files, shard, documents - self.ds.first_documents[shard])
         number = offsets_of(stop - first)[1:] // _TOKENS
         for a, b in pairwise([0, *at[np.flatnonzero(np.diff(number)) + 1].tolist(), len(items)]):
             yield items[a:b]
 
     def _place_shard(self, shard: int, items: Items) -> dict[str, BulkSpans]:
         documents, row = np.unique(items.document, return_inverse=True)
-        first, stop = self._ranges(shard, documents - self.ds.first_documents[shard])
+        first, stop = document_ranges(self.ds.files, shard, documents - self.ds.first_documents[shard])
         more = np.zeros_like(first)  # tokens to be held by spans of a whole document beside those that are placed
         if self.texts is None:
             read = Read(offsets_of(stop - first), np.zeros(len(documents), bool), None, None)
@@ -193,11 +192,3 @@ class Placer:
     def _where(self, items: Items, i: int) -> str:
         """File, line and document of an item."""
         return f"{self._row_name(int(items.nth[i]))}: document {items.document[i]}"
-
-    def _ranges(self, shard: int, ordinals: Ints) -> tuple[Ints, Ints]:
-        """First tokens and ends, in the shard, of documents in ascending order."""
-        starts = gather(self.ds.files, "documents.bin", shard, fmt.OFFSET, ordinals, ordinals + 2).astype(np.int64)
-        if (np.diff(starts) < 0).any() or starts[-1] > self.ds.manifest.shards.tokens[shard]:
-            path = self.ds.files.path("documents.bin", shard)
-            raise fmt.bad(path, "starts that decrease or lie outside", "ascending ones", fmt.DAMAGED)
-        return starts[::2], starts[1::2]

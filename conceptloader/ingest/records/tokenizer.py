@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, InputError
+from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.kept import is_own_name, kept_tokenizers, own_name
-from conceptloader.format.read.ranges import Ranges
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.manifest import Tokenizer
 from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
@@ -331,7 +331,7 @@ def loaded_tokenizer(definition: bytes, eos: int | None) -> FileTokenizer:
 _made = lru_cache(maxsize=1)(FileTokenizer)  # which takes seconds for large vocabularies
 
 
-def kept_tokenizer(ds: Ranges) -> TextTokenizer | None:
+def kept_tokenizer(ds: Dataset) -> TextTokenizer | None:
     """The tokenizer of a dataset: the built-in one, or the one that a build left next to it or next to its tokens."""
     facts = ds.manifest.tokenizer
     if facts is None or facts.name == "bytes":
@@ -343,7 +343,7 @@ def kept_tokenizer(ds: Ranges) -> TextTokenizer | None:
     return None
 
 
-def find_tokenizer(ds: Ranges, given: str | None) -> TextTokenizer | None:
+def find_tokenizer(ds: Dataset, given: str | None) -> TextTokenizer | None:
     """The tokenizer of a dataset: `given` (checked by `is_of`), the built-in one, or the copy that was kept.
 
     Raises: ConfigError if the given tokenizer is another one.

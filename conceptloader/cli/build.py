@@ -41,7 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     building.add_workers(add)
     add_options(parser, Options)
     building.add_bad_records(add)
-    add("--overwrite", action="store_true", help="replace the dataset in --out at the end")
     meaning = "say what there will be, by some of the rows"
     add("--dry-run", action="store_true", help=meaning)
     add_recipe(parser)
@@ -73,8 +72,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         return 0 if room.enough else 1
     with building.progress(arguments.quiet) as watch, building.bad_records(arguments.bad_records) as on_bad:
         summary = build_dataset(
-            sources, arguments.out, options, overwrite=arguments.overwrite, workers=building.workers(arguments),
-            on_bad=on_bad, watch=watch,
+            sources, arguments.out, options, workers=building.workers(arguments), on_bad=on_bad, watch=watch
         )  # fmt: skip
     output.result(asdict(summary), building.summary_lines(summary, arguments))
     return 0

@@ -268,12 +268,10 @@ def _vocabularies(arguments: argparse.Namespace, sources: list[Source], found: F
         fix = "pass --vocabulary TRACK=FILE with one of these tracks"
         raise ConfigError("--vocabulary", f"track {unknown[0]!r}", wanted, fix)
     made = {track: f"{os.path.splitext(arguments.out)[0]}.{track}.txt" for track in found.named if track not in files}
-    for path in made.values() if not arguments.overwrite else ():
+    for path in made.values():
         require_new(path)
     for track, path in made.items():
         names = count_names(sources, track, found.columns, flat, lambda _: None)
-        if arguments.overwrite and os.path.lexists(path):
-            os.unlink(path)
         write_names(path, names)
     return files | made
 

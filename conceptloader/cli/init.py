@@ -16,6 +16,7 @@ from conceptloader.config import load_config, open_blend
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import open_dataset
 from conceptloader.format.spec import layout as fmt
+from conceptloader.ingest.records.names import require_new
 from conceptloader.storage.durable import require_local, write_file
 
 DESCRIPTION = """\
@@ -58,15 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help=f"of a configuration (default: {_SEQ_LEN}, or less for small datasets)",
     )
-    add("--overwrite", action="store_true", help="replace an existing FILE")
     add_root(add)
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
     out = os.path.abspath(arguments.out)
     require_local(out)
-    if os.path.lexists(out) and not arguments.overwrite:
-        raise ConfigError(f"--out {arguments.out}", "an existing file", "a new file", "to replace it, pass --overwrite")
+    require_new(out)
     if not os.path.isdir(os.path.dirname(out)):
         raise ConfigError(
             f"--out {arguments.out}",

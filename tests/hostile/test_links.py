@@ -97,7 +97,6 @@ COMMANDS: dict[str, tuple[Callable[[Path], object], bool]] = {  # and whether a 
     "adopt": (_command("adopt", "TMP/raw.bin", "--dtype", "u2", "--out", "DS/new"), False),
     "inspect": (_command("inspect", "DS", "--random", "1", "--html", "DS/page.html"), False),
     "query": (_command("query", "TMP/run.yaml", "from samples", "--samples", "4", "--csv", "DS/rows.csv"), False),
-    "init": (_command("init", "DS", "--out", "DS/run.yaml", "--overwrite"), False),
 }
 
 

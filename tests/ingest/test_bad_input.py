@@ -5,6 +5,7 @@ import decimal
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ def test_lines(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             pq.write_table(pa.Table.from_pylist([dict.fromkeys(row) | json.loads(good), row]), "in.parquet")
         except (ValueError, TypeError, AttributeError, IndexError, OverflowError, pa.ArrowException):
             continue
-        code, said = run(["build", "in.parquet", *words, "--overwrite"])
+        shutil.rmtree("out", ignore_errors=True)
+        code, said = run(["build", "in.parquet", *words])
         assert (code, "in.parquet" in said) == (1, True), line
 
 

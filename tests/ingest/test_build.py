@@ -134,17 +134,15 @@ def test_the_build_in_python_has_what_the_command_has(tmp_path: Path) -> None:
     assert main(command) == 0
     out.mkdir()
     bad: list[tuple[str, str, str]] = []
-    for _ in range(2):
-        summary = cl.build(
-            source, out, tokenizer="bytes", scores={"concepts": "f2"}, bos=10, no_eos=True,
-            overlap="union", mode="document", shard_input_bytes=1000,
-            overwrite=True, on_bad=lambda *found: bad.append(found),
-        )  # fmt: skip
-        assert (summary.documents, summary.kept_shards) == (1, 0)
-    assert [where for _, where, _ in bad] == ["line 2", "line 2"]
+    summary = cl.build(
+        source, out, tokenizer="bytes", scores={"concepts": "f2"}, bos=10, no_eos=True,
+        overlap="union", mode="document", shard_input_bytes=1000, on_bad=lambda *found: bad.append(found),
+    )  # fmt: skip
+    assert (summary.documents, summary.kept_shards) == (1, 0)
+    assert [where for _, where, _ in bad] == ["line 2"]
     names = sorted(file.name for file in out.iterdir() if not file.name.startswith("."))
     assert names == sorted(file.name for file in (tmp_path / "command").iterdir() if not file.name.startswith("."))
     assert all((out / name).read_bytes() == (tmp_path / "command" / name).read_bytes() for name in names)
     with raises(ConfigError, "scores", "track 'other'"):
-        cl.build(source, out, tokenizer="bytes", scores={"other": "f2"}, overwrite=True)
+        cl.build(source, tmp_path / "other", tokenizer="bytes", scores={"other": "f2"})
     assert cl.verify(out) == []

@@ -5,7 +5,6 @@ import multiprocessing
 import operator
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -15,11 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-import conceptloader as cl
-from conceptloader.base.hashing import fingerprint
 from conceptloader.base.workers import run_tasks
 from conceptloader.errors import ConceptloaderError
-from conceptloader.storage.lock import LOCK
 from tests.corpora.records import content
 from tests.raises import raises
 
@@ -106,57 +102,6 @@ def test_a_killed_worker_and_ctrl_c(source: Path, wanted: dict[str, bytes], tmp_
     process = start(source, out, 1)
     assert process.wait(100) == 0, process.communicate()
     assert content(out) == wanted
-
-
-def test_overwrite_keeps_the_old_dataset_until_the_new_one_stands(
-    source: Path, wanted: dict[str, bytes], tmp_path: Path
-) -> None:
-    """A bad record at the end, a SIGKILL, a full disk: the dataset that was there is whole. The next run continues."""
-    lines = source.read_text().splitlines(keepends=True)
-    old, bad, disk, out = tmp_path / "old.jsonl", tmp_path / "bad.jsonl", tmp_path / "disk", tmp_path / "disk/out"
-    old.write_text("".join(lines[:100]))
-    bad.write_text("".join([*lines, json.dumps({"id": "z", "text": 5, "spans": []})]))
-    disk.mkdir()
-    assert start(old, out, 1).wait(100) == 0
-    before = content(out)
-    for given, most in ((source, 4096), (bad, -1)):
-        process = start(given, out, 1, "--overwrite")
-        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))  # bytes of a file, as on a full disk
-        printed = process.communicate(timeout=100)[0].decode()
-        assert process.returncode == 1
-        assert "was not replaced" in printed
-        assert content(out) == before
-    (failed,) = disk.glob(".out.*")
-    process = start(source, out, 1, "--overwrite")
-    while process.poll() is None and not [
-        name for one in disk.glob(".out.*") if one != failed for name in finished(one)
-    ]:
-        time.sleep(0.001)
-    process.send_signal(signal.SIGKILL)
-    process.wait(60)
-    assert {name: data for name, data in content(out).items() if name != LOCK} == before
-    assert cl.verify(out, full=True) == []
-    (begun,) = disk.glob(".out.*")  # what failed is gone
-    kept = {name: os.stat(begun / name).st_mtime_ns for name in finished(begun)}
-    process = start(source, out, 1, "--overwrite")
-    assert process.wait(100) == 0, process.communicate()
-    assert kept
-    assert {name: os.stat(out / name).st_mtime_ns for name in kept} == kept
-    assert content(out) == wanted
-    assert os.listdir(disk) == ["out"]
-
-
-def test_a_crash_between_the_two_renames_of_an_overwrite(source: Path, tmp_path: Path) -> None:
-    """The new dataset stands under its hidden name, and none under its own: it gets it."""
-    out = tmp_path / "out"
-    for options in ((), ("--overwrite",)):
-        assert start(source, out, 1, *options).wait(100) == 0
-    made = json.loads((out / "build.json").read_text())
-    key = fingerprint({**{name: made[name] for name in ("options", "inputs", "plan")}, "rule": "text"})[:16]
-    out.rename(tmp_path / f".out.{key}.tmp")
-    process = start(source, out, 1, "--overwrite")
-    assert f"({SHARDS} kept)" in process.communicate(timeout=100)[0].decode()
-    assert os.listdir(tmp_path) == ["out"]
 
 
 def test_a_worker_that_is_killed_between_two_tasks_is_told() -> None:

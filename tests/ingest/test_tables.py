@@ -1,6 +1,5 @@
 """Types of Parquet, repositories of the hub in its cache, and datasets that replace others."""
 
-import errno
 import os
 from pathlib import Path
 from unittest.mock import patch
@@ -18,7 +17,6 @@ from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.tokenizer import load_tokenizer
 from tests.corpora import tokenizers as corpora
-from tests.corpora.records import content as all_files
 from tests.corpora.records import write_rows
 from tests.raises import raises
 
@@ -72,19 +70,8 @@ def test_the_hub_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert "hub:some/other: found nothing that can be fetched (" in capsys.readouterr().err
 
 
-def test_a_mount_point_cannot_be_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody can rename it: that is said before hours of building, not after."""
-    source, out = write_rows(tmp_path / "c.jsonl", [{"id": "z", "text": "other"}]), tmp_path / "out"
-    cl.build(source, out, tokenizer="bytes")
-    monkeypatch.setattr(os.path, "ismount", lambda path: path == str(out))
-    with raises(ConfigError, f"{out}: overwrite", "a mount point", fix="nothing was removed"):
-        cl.build(source, out, tokenizer="bytes", overwrite=True)
-    assert sorted(os.listdir(tmp_path)) == ["c.jsonl", "out"]
-
-
 def test_one_of_several_tasks(tmp_path: Path) -> None:
-    """Overwriting would remove what others have written; of two tasks, 1 and 2, as one who counts from 1 calls them,
-    nobody would write the first shards."""
+    """Of two tasks, 1 and 2, as one who counts from 1 calls them, nobody would write the first shards."""
     inputs = find_sources([write_rows(tmp_path / "c.jsonl", ROWS)])
     columns = detect_columns(inputs, ignored=["source"])
     options = IngestOptions(columns=columns, tokenizer=load_tokenizer("bytes"), shard_input_bytes=20)
@@ -92,28 +79,3 @@ def test_one_of_several_tasks(tmp_path: Path) -> None:
         with raises(ConfigError, "task", f"{wrong[0]} of {wrong[1]}"):
             build_dataset(inputs, tmp_path / "out", options, task=wrong)
     assert os.listdir(tmp_path) == ["c.jsonl"]
-    build_dataset(inputs, tmp_path / "out", options, task=(0, 2))
-    before = all_files(tmp_path / "out")
-    for number in (0, 1):
-        with raises(ConfigError, "overwrite", f"task {number} of 2", fix="nothing was removed"):
-            build_dataset(inputs, tmp_path / "out", options, task=(number, 2), overwrite=True)
-    assert all_files(tmp_path / "out") == before
-
-
-def test_overwrite_puts_the_old_dataset_back_if_the_new_one_cannot_take_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, rename, failed = tmp_path / "out", os.rename, list[str]()
-    assert build(write_rows(tmp_path / "c.jsonl", ROWS), out, "--metadata-column", "source") == 0
-
-    def fails(source: str, target: str) -> None:
-        if target == str(out) and not failed:
-            failed.append(source)
-            raise PermissionError(errno.EPERM, "no")
-        rename(source, target)
-
-    monkeypatch.setattr(os, "rename", fails)
-    assert build(write_rows(tmp_path / "d.jsonl", [{"id": "z", "text": "other"}]), out, "--overwrite") == 1
-    assert failed
-    assert cl.open_dataset(out).num_documents == len(ROWS)
-    assert cl.verify(out, full=True) == []

@@ -1,5 +1,6 @@
 """What offsets of spans count, and the check by a span's own text: JSON, parquet, annotations, tokens."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,7 +49,8 @@ def rows_in(unit: str, own: str | None = "text") -> Rows:
 
 
 def build(path: Path, unit: str | None = None, out: str = "out", **more: Any) -> cl.Dataset:
-    given = {"tokenizer": "bytes", "vocabulary": {"concepts": ["x"]}, "overwrite": True, **more}
+    given = {"tokenizer": "bytes", "vocabulary": {"concepts": ["x"]}, **more}
+    shutil.rmtree(path.parent / out, ignore_errors=True)
     cl.build(path, path.parent / out, span_unit=unit, **given)
     return cl.open_dataset(path.parent / out)
 

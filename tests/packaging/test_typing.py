@@ -35,7 +35,7 @@ for batch in loader:
     batch["more"] = 3
     copied: cl.TensorBatch = batch
     break
-summary = cl.build(["corpus.jsonl"], "data", tokenizer="bytes", vocabulary={"concepts": ["red"]}, overwrite=True)
+summary = cl.build(["corpus.jsonl"], "data", tokenizer="bytes", vocabulary={"concepts": ["red"]})
 tokens: int = summary.tokens
 manifest = cl.adopt(["a.bin"], "b")
 done = cl.annotate("b", ["spans.jsonl"], "c", cl.AnnotateOptions(track="t"))

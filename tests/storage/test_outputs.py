@@ -17,7 +17,6 @@ from tests.corpora.records import write_rows
 URL = "s3://bucket/x"
 COMMANDS: dict[str, str | list[str]] = {
     "build": "build rows.jsonl --tokenizer bytes --workers 1 --out URL",
-    "build --overwrite": "build rows.jsonl --tokenizer bytes --workers 1 --out URL --overwrite",
     "build --recipe": "build --recipe build.yaml --workers 1",
     "adopt": "adopt raw.bin --dtype u2 --out URL",
     "annotate": "annotate ds spans.jsonl --track t --span-unit token --out URL",

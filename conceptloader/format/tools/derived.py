@@ -47,8 +47,8 @@ def new_directory(out: str | os.PathLike[str]) -> Iterator[str]:
         os.close(descriptor)
 
 
-def remove_abandoned(target: str, keep: str = "") -> None:
-    """Remove what was to become `target`, but for the directory `keep`, of processes that were killed.
+def remove_abandoned(target: str) -> None:
+    """Remove what was to become `target`, of processes that were killed.
 
     An empty one may not be locked yet; where there are no locks all of them stay.
     """
@@ -56,7 +56,7 @@ def remove_abandoned(target: str, keep: str = "") -> None:
     for path in (os.path.join(parent, one) for one in (os.listdir(parent) if os.path.isdir(parent) else [])):
         found = TEMPORARY.fullmatch(os.path.basename(path))
         with suppress(OSError):
-            if found is not None and found["name"] == name and path != keep and os.listdir(path):
+            if found is not None and found["name"] == name and os.listdir(path):
                 descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
                 try:
                     if _lock(descriptor):

@@ -14,7 +14,6 @@ from typing import Any
 from conceptloader.base.hashing import canonical_json, fingerprint
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec import viewfile
 from conceptloader.format.spec.codecs import Codec, get_codec, register_lacking, registered
 from conceptloader.format.spec.jsonfile import Checksum, Size, dump_json, load_json
 from conceptloader.format.spec.manifest import Ladder
@@ -23,19 +22,13 @@ from conceptloader.format.spec.paths import Roots
 from conceptloader.format.spec.vocabulary import Vocabulary, describe_vocabulary, load_vocabulary
 from conceptloader.format.write.shard import ShardWriter
 from conceptloader.storage.durable import TEMPORARY, make_directories, sync_directory, write_file
-from conceptloader.storage.lock import LOCK
 
-UNTOUCHED = "nothing was removed"
 BUILD_FORMAT = "conceptstream-build"
 SHARD_FORMAT = "conceptstream-shard"
 _NAME = fmt.NAME.pattern
 _OF_BUILD = re.compile(
     rf"[0-9]{{5,7}}\.{_NAME}\.(bin|ids|hash|index|data|spans|json)|{_NAME}\.(vocabulary\.json|details\.jsonl)"
     rf"|{TEMPORARY.pattern}|\.?{re.escape(fmt.TOKENIZER)}|{fmt.DERIVED.pattern}"
-)
-_OF_INDEX = re.compile(  # its files, and its folder
-    rf"{_NAME}\.concept_index/([0-9]{{5,7}}\.(parquet|concepts\.parquet|json)|index\.json|concepts\.parquet"
-    rf"|{TEMPORARY.pattern}(/.*)?|{re.escape(LOCK)})?"
 )
 
 
@@ -200,7 +193,7 @@ def create_writer(
             directory,
             "a complete dataset",
             "a new directory",
-            "pass another directory (--out), or overwrite: nothing was changed",
+            "pass another directory (--out): nothing was changed",
         )
     target = os.path.join(directory, fmt.BUILD)
     # In this order: another task may begin the build just now, and build.json is its first file.
@@ -288,26 +281,6 @@ def discard_unfinished(path: str, maker: str, hidden: Sequence[str]) -> bool:
     sync_directory(path)
     os.unlink(os.path.join(path, fmt.BUILD))
     return True
-
-
-def check_alone(path: str, hidden: Sequence[str]) -> None:
-    """Raise ConfigError unless `path` holds a dataset, a view or a build, and no other files.
-
-    Its concept indexes and the `hidden` files that its maker wrote are not others.
-
-    Raises: also FormatError, ReadError.
-    """
-    heads = [name for name in (fmt.MANIFEST, fmt.BUILD) if os.path.exists(os.path.join(path, name))]
-    kinds = {load_json(os.path.join(path, name)).value.get("format") for name in heads}
-    entries = [os.path.join(at, name) for at, *both in os.walk(path) for names in both for name in names]
-    names = [os.path.relpath(one, path) + "/" * (os.path.isdir(one) and not os.path.islink(one)) for one in entries]
-    known = {fmt.MANIFEST, fmt.BUILD, fmt.CHECKSUMS, LOCK, viewfile.RUNS, *hidden}
-    foreign = [n for n in names if n not in known and not _OF_BUILD.fullmatch(n) and not _OF_INDEX.fullmatch(n)]
-    if foreign or not heads or not kinds <= {fmt.FORMAT, viewfile.FORMAT, BUILD_FORMAT}:
-        found = f"{len(foreign)} files or folders that are no dataset's ({foreign[0]})" if foreign else "no dataset"
-        raise ConfigError(
-            f"{path}: overwrite", found, "a dataset alone", f"pass another directory (--out): {UNTOUCHED}"
-        )
 
 
 def difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from conceptloader.base.checks import check_task
-from conceptloader.base.hashing import fingerprint
 from conceptloader.base.terminal import counted
 from conceptloader.base.workers import run_tasks
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError, ReadError
@@ -21,12 +20,11 @@ from conceptloader.format.write.build import (
     Build,
     OtherBuild,
     create_writer,
-    describe_vocabularies,
     discard_unfinished,
 )
 from conceptloader.format.write.finalize import finalize
 from conceptloader.ingest.align.rules import SpanAlignment
-from conceptloader.ingest.build.complete import Summary, describe_complete, replacing
+from conceptloader.ingest.build.complete import Summary, describe_complete
 from conceptloader.ingest.build.ids import count_ids
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
 from conceptloader.ingest.build.room import Room, is_ample, room_of
@@ -127,7 +125,6 @@ def build_dataset(
     task: tuple[int, int] | None = None,
     on_bad: Callable[[str, str, str], None] | None = None,
     watch: Callable[[int, int], Watch] | None = None,
-    overwrite: bool = False,
 ) -> Summary:
     """Build a dataset, or resume a build that was interrupted; finished shards are kept.
 
@@ -136,7 +133,7 @@ def build_dataset(
     summary is of what it did. A call without it completes the dataset.
     on_bad: called with (file, place, problem) for records that cannot be ingested, which are then skipped; without it
     they are errors. watch: called with (stored input bytes in all, those of kept shards); what it returns is called
-    with each Progress. overwrite: build next to `out`, and replace what is there at the end; not with `task`.
+    with each Progress.
 
     Raises: InputError naming file and line for bad input, or a file that changed meanwhile, after all other shards are
     finished, or naming examples if more than `options.max_unaligned_spans` of a track's spans contain no token;
@@ -145,13 +142,6 @@ def build_dataset(
     began = time.monotonic()
     check_task(task)
     path = os.path.abspath(out)
-    if overwrite and task is not None:
-        raise ConfigError(
-            f"{path}: overwrite",
-            f"task {task[0]} of {task[1]}",
-            "a build alone, since a task would replace what others wrote",
-            "omit --overwrite; nothing was removed: run `rm -r` on the directory before the tasks begin",
-        )
     plan = plan_shards(sources, options.shard_input_bytes or default_shard_bytes(sources))
     if not plan:
         raise InputError(
@@ -161,13 +151,6 @@ def build_dataset(
             "pass INPUTs of which one has a record",
         )
     content = format_options(options)
-    if overwrite:
-        made = content.to_json(describe_vocabularies(content)[0])  # what it says in build.json
-        inputs = [source.to_json() for source in sources]
-        key = fingerprint({"options": made, "rule": options.spelled, "inputs": inputs, "plan": plan})
-        with replacing(path, sources, key[:16]) as working:
-            summary = build_dataset(sources, working, options, workers=workers, on_bad=on_bad, watch=watch)
-        return replace(summary, path=path)
     target = os.path.join(path, fmt.MANIFEST)
     with contextlib.nullcontext() if os.path.exists(target) else build_lock(path, shared=task is not None):
         if os.path.exists(target):  # perhaps of another build that has just ended

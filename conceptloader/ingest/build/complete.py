@@ -3,21 +3,15 @@
 import contextlib
 import logging
 import os
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from conceptloader.base.hashing import canonical_json
 from conceptloader.errors import ConceptloaderError, ConfigError
 from conceptloader.format.read.files import load_manifest
-from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.options import BuildOptions
-from conceptloader.format.tools.derived import remove_abandoned
 from conceptloader.format.write.build import (
-    UNTOUCHED,
-    OtherBuild,
-    check_alone,
     describe_vocabularies,
     difference,
     open_writer,
@@ -26,10 +20,8 @@ from conceptloader.ingest.build.ids import IdCounts, count_ids
 from conceptloader.ingest.build.plan import Plan
 from conceptloader.ingest.build.spelled import read_spelled
 from conceptloader.ingest.build.unaligned import Losses, read_losses
-from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
-from conceptloader.storage.durable import sync_directory, temporary_name
+from conceptloader.ingest.records.inputs import Source, check_since_start
 from conceptloader.storage.lock import LOCK, build_lock
-from conceptloader.storage.reads import named
 
 log = logging.getLogger(__name__)
 
@@ -79,76 +71,6 @@ class Summary:
     guessed_eos: str = ""
 
 
-def check_replaceable(path: str, sources: Sequence[Source]) -> None:
-    """Raise ConfigError if `path` holds an input, or other files than those of a dataset, a view or a build.
-
-    Also for a mount point, which cannot be renamed.
-    """
-    inside = os.path.join(os.path.realpath(path), "")
-    if kept := next((source.path for source in sources if os.path.realpath(source.path).startswith(inside)), None):
-        raise ConfigError(
-            f"{path}: overwrite",
-            f"the input {kept} in it",
-            "a directory without inputs",
-            f"pass another --out, or move the input: {UNTOUCHED}",
-        )
-    if os.path.isdir(path) and os.listdir(path):
-        if os.path.ismount(path):
-            raise ConfigError(
-                f"{path}: overwrite",
-                "a mount point",
-                "a directory that can be removed",
-                f"pass a directory below it as --out: {UNTOUCHED}",
-            )
-        check_alone(path, (TIMES,))
-
-
-@contextlib.contextmanager
-def replacing(path: str, sources: Sequence[Source], key: str) -> Iterator[str]:
-    """Where to build what takes the place of the dataset, the view or the build in `path` when the block ends.
-
-    That is a hidden directory next to it; what is in `path` stays as it is until the new dataset is complete.
-
-    Args:
-        path: Directory, or a link to one; it may be missing or empty.
-        sources: The inputs.
-        key: 16 hexadecimal digits for what is built: after an interruption the same build continues.
-
-    Raises: ConfigError as `check_replaceable` does, or if it is being built.
-    """
-    target = os.path.realpath(path)
-    working = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.{key}.tmp")
-    if not os.path.isdir(target) or not os.listdir(target):  # of a file, the build says that it is one
-        if os.path.exists(os.path.join(working, fmt.MANIFEST)) and not os.path.lexists(target):
-            os.rename(working, target)  # which a crash between the two renames below prevented
-        yield target
-        return
-    with build_lock(target):
-        check_replaceable(target, sources)
-        remove_abandoned(target, keep=working)
-        if os.path.exists(os.path.join(working, fmt.BUILD)):
-            try:
-                check_since_start(working, sources, complete=os.path.exists(os.path.join(working, fmt.MANIFEST)))
-            except OtherBuild:
-                shutil.rmtree(working)
-        try:
-            yield working
-            check_replaceable(target, sources)
-        except BaseException:
-            log.warning("%s was not replaced; what was built is in %s, where the same command continues", path, working)
-            raise
-        old = temporary_name(target)
-        with named(target, "replaced"):
-            os.rename(target, old)
-            try:
-                os.rename(working, target)
-            except OSError:
-                os.rename(old, target)
-                raise
-            sync_directory(os.path.dirname(target))
-    shutil.rmtree(old, ignore_errors=True)  # what stays of it, the next build removes
-
-
 def describe_complete(
     path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan | None, limits: Limits
 ) -> Summary:
@@ -174,7 +96,7 @@ def describe_complete(
             path,
             f"a complete dataset of {problem}",
             "a new directory",
-            "pass another --out, or --overwrite to replace it: nothing was changed",
+            f"pass another --out, or run `rm -r {path}`: nothing was changed",
         )
     check_since_start(path, sources, complete=True)
     names = read_spelled(found, limits.spelled)

@@ -18,7 +18,6 @@ def build(
     *,
     workers: int = 1,
     task: tuple[int, int] | None = None,
-    overwrite: bool = False,
     on_bad: Callable[[str, str, str], None] | None = None,
     **options: Any,
 ) -> Summary:
@@ -29,7 +28,6 @@ def build(
         out: Directory of the dataset.
         workers: Processes; above 1, a script needs the usual `if __name__ == "__main__":`.
         task: (number, tasks): write only the shards of this one of several tasks.
-        overwrite: Replace the dataset or the build in `out`, once the new one is complete.
         on_bad: Called with (file, place, problem) for records that cannot be ingested, which are skipped then.
         options: Those of the command, with `_` for `-`: `tokenizer="bytes"`, `no_eos=True`, `column={"text": "body"}`.
             A `vocabulary` may be a list of names: `vocabulary={"concepts": ["animal", "size"]}`.
@@ -44,4 +42,4 @@ def build(
     given = Options.of(options)
     sources = find_sources([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)
     resolved = given.resolve(sources, strict=on_bad is None)
-    return build_dataset(sources, out, resolved, workers=workers, task=task, overwrite=overwrite, on_bad=on_bad)
+    return build_dataset(sources, out, resolved, workers=workers, task=task, on_bad=on_bad)

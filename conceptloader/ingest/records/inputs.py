@@ -186,5 +186,5 @@ def check_since_start(directory: str, sources: Sequence[Source], complete: bool 
                 f"{source.path}",
                 f"a modification time of {now} ns",
                 f"{before}, as when the build in {directory} began",
-                "pass another --out, or --overwrite to replace that build",
+                f"pass another --out, or run `rm -r {directory}`",
             )

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
@@ -84,20 +83,6 @@ def test_ranks_compare_the_columns_that_they_read(tmp_path: Path) -> None:
         facts += [cl.open_blend(config(tmp_path / "ds", columns)).facts() for columns in ({"ids": "labels"}, {})]
     assert facts[0] != facts[2]
     assert facts[1] == facts[3]
-
-
-def test_a_resume_warns_of_other_values(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    ds = dataset(tmp_path / "ds")
-    state = None
-    for number in (1, 1, 2):
-        assert "outputs.columns" not in caplog.text
-        add_column(tmp_path / "ds", "ids", np.full((ds.num_tokens, 3), number, "u4"))
-        loader = cl.make_dataloader(config(tmp_path / "ds", {"ids": "labels"}), micro_batch_size=2)
-        if state is not None:
-            loader.load_state_dict(state)
-        next(iter(loader))
-        state = loader.state_dict()
-    assert "outputs.columns.ids: dataset a has other values than at the checkpoint" in caplog.text
 
 
 def test_values_of_labels_and_of_inputs_are_not_mixed(tmp_path: Path) -> None:

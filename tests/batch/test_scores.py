@@ -12,7 +12,6 @@ from conceptloader.format.spec.codecs import ConceptsCodec
 from conceptloader.loader.batch.open import decide_layout
 from conceptloader.loader.batch.reader import BatchReader
 from tests.batch.cases import make_view, read
-from tests.corpora.small import written
 from tests.raises import raises
 
 
@@ -33,22 +32,6 @@ def build(path: Path, parameters: dict[str, str], rng: np.random.Generator) -> N
                     at = end + int(rng.integers(0, 3))
                 shard.add_document(rng.integers(0, 9, 30), {"t": found})
     cl.writing.finalize(path)
-
-
-@pytest.mark.parametrize("shape", ["padded", "ragged"])
-def test_every_half_is_read_as_it_is(tmp_path: Path, shape: str) -> None:
-    """In a record of more than one read."""
-    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    halves = halves[np.isfinite(halves)]
-    spans = {"t": [(0, 9, (np.arange(len(halves)), halves))]}
-    track = {"parameters": {"ids": "u2", "scores": "f2"}}
-    path = written(tmp_path / "ds", [([1] * 9, spans)], tracks={"t": track})
-    view = make_view("x", cl.open_dataset(path), 0, 0, 1, 8)
-    layout = decide_layout([view], 8, Outputs(), {"t": ConceptOptions(layout=shape)})
-    found = read(BatchReader(None, [view], layout), 0)
-    np.testing.assert_array_equal(found["t_scores"].flatten().view(np.uint32), halves.astype("f4").view(np.uint32))
-    ids = found["t_ids" if shape == "padded" else "t_values"].flatten()
-    assert ids.tolist() == [*range(len(halves))]
 
 
 def test_a_batch_has_scores_of_all_datasets_or_of_none(tmp_path: Path) -> None:

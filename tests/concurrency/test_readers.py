@@ -73,34 +73,6 @@ def test_64_threads_on_one_reader_while_descriptors_are_evicted(data: Path, trut
         assert sum(pool.map(read, range(64))) == 64 * 15
 
 
-def test_a_batch_is_complete_before_another_thread_may_use_its_workspace(data: Path) -> None:
-    """The other thread comes at the worst moment: at once when the workspace is given back."""
-    config = configuration(data) | {
-        "tracks": {"concepts": {"layout": "ragged"}},
-        "outputs": {"cu_seqlens": True, "sample_seed": True},
-    }
-    blend = cl.open_blend(cl.load_config(config))
-    readers = [open_reader(blend) for _ in range(2)]
-    samples = np.arange(16, dtype=np.uint64).reshape(2, 8)
-    wanted = [readers[0].read(chosen) for chosen in samples]
-    reader = readers[1]
-    assert isinstance(reader, BatchReader)
-    between: list[dict[str, Any]] = []
-
-    class Idle(list[Any]):
-        def append(self, work: Any) -> None:
-            super().append(work)
-            if not between:
-                between.append({})
-                between[0] |= reader.read(samples[1])
-
-    reader._idle = Idle()
-    for found, right in zip([reader.read(samples[0]), between[0]], wanted, strict=True):
-        assert found.keys() == right.keys() >= {"cu_seqlens", "max_seqlen", "concepts_values", "sample_seed"}
-        for name, array in right.items():
-            assert np.array_equal(found[name], array), name
-
-
 def test_forks_while_threads_are_reading(data: Path, truth: list[list[int]]) -> None:
     """A child has the locks and descriptors of threads that do not exist in it."""
     reader = open_reader(cl.open_blend(cl.load_config(configuration(data))))

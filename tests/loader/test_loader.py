@@ -130,3 +130,10 @@ def test_tokens_in_no_sample_are_warned_of_by_index_too(config, caplog, entry):
     config.update(packing={"overflow": "truncate"}, seq_len=8)
     entry(config)
     assert [one for one in caplog.messages if "of the tokens are in no sample" in one]
+
+
+def test_samples_of_a_run_that_are_in_no_step_are_named(config, caplog):
+    for options in ({"num_samples": 64}, {"num_samples": 66, "last_batch": "partial"}, {}, {"num_samples": 66}):
+        assert not [one for one in caplog.messages if "in no step" in one]
+        next(iter(cl.make_dataloader(config, micro_batch_size=8, **options)))
+    assert [one for one in caplog.messages if "num_samples: the last 2 of 66 samples are in no step" in one]

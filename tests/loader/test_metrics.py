@@ -1,7 +1,6 @@
 """Metrics of every step, what they are made into, and the loss of each dataset."""
 
 import itertools
-import logging
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -123,18 +122,6 @@ def test_retries_are_counted(config: Any, seen: list[cl.metrics.StepMetrics], mo
 def test_an_evaluation_is_no_step_of_the_run(config: Any, seen: list[cl.metrics.StepMetrics]) -> None:
     assert list(cl.EvaluationLoader(config, micro_batch_size=2, num_samples=8))
     assert not seen
-
-
-def test_exporters(config: Any, seen: list[cl.metrics.StepMetrics], caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "conceptloader"):
-        for metrics, rank in ((False, 0), (True, 1), (True, 0)):
-            list(itertools.islice(make({**config, "metrics": metrics}, dp_rank=rank, num_samples=1000), 202))
-    lines = [r.getMessage() for r in caplog.records if r.name == "conceptloader.loader.metrics"]
-    assert [line.split(":")[0] for line in lines] == ["step 0", "step 100"]
-    flat = seen[-1].flat()
-    assert {"data/step", "data/waited_seconds", "data/ready", "data/retries", "data/samples/a"} <= flat.keys()
-    assert (flat["data/samples/a"], flat["data/consumed_samples"]) == (seen[-1].samples["a"], 101 * 8)
-    assert all(isinstance(value, int | float) for value in flat.values())
 
 
 def part(rank: int, losses: Any, folder: str) -> dict[str, float]:

@@ -297,3 +297,11 @@ def test_open_blend_takes_what_make_dataloader_takes(config, tmp_path):
         cl.open_blend(blends[0], blends[0].datasets)
     with raises(ConfigError, found="3"):
         cl.open_blend(3)
+
+
+def test_steps_that_a_resume_shifts_are_said(config, caplog):
+    state = after(config, micro_batch_size=4, global_batch_size=12)
+    loader = make(config, micro_batch_size=12, global_batch_size=12)
+    loader.load_state_dict(state)
+    assert "resuming 4 samples into a step" in caplog.text
+    assert taken(loader, 1) == list(range(4, 16))

@@ -15,7 +15,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm.launch import Run
 from conceptloader.integrations.megatron_lm.options import take_options
 from conceptloader.order.progress.state import OrderState
-from tests.corpora.for_megatron import EOD
+from tests.corpora.for_megatron import EOD, write_config, write_datasets
 from tests.corpora.token_files import write_corpus
 from tests.megatron.stock import Tokenizer, dataset_config
 from tests.raises import raises
@@ -109,3 +109,13 @@ def test_validation_by_a_builder_of_its_own(
             unread[0]
     else:
         assert unread is None
+
+
+def test_a_second_builder_with_tensors_of_other_shapes_is_refused(start: Start, tmp_path: Path) -> None:
+    run, _ = start("--conceptloader-config", str(write_config(write_datasets(tmp_path / "data") / "data.yaml")))
+    assert build(run, [64, 0, 0])
+    builder = SimpleNamespace(
+        cls=GPTDataset, config=dataset_config(2 * LENGTH), sizes=[0, 8, 0], is_built_on_rank=lambda: True
+    )
+    with raises(ConfigError, "BlendedMegatronDatasetBuilder", "tensors of other shapes", fix="one builder"):
+        run.build(lambda _: None, builder)

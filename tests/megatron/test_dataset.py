@@ -8,6 +8,7 @@ import torch
 from conceptloader.errors import ConfigError
 from conceptloader.order.progress.state import OrderState
 from tests.corpora.for_megatron import write_config, write_datasets
+from tests.corpora.token_files import random_corpus
 from tests.megatron.stock import adopted, assert_equal_samples, build_stock, data_of, dataset_config, in_order
 from tests.megatron.test_samples import FLAGS
 from tests.raises import raises
@@ -107,3 +108,13 @@ def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
     path = write_config(path, order="sequential", datasets={"code": {"path": "code"}})
     with raises(ConfigError, "num_samples", "100000"):
         data_of(path, dataset_config(16), [10**5, 0, 0]).datasets()
+
+
+def test_take_over_wants_all_of_each_file_in_place(tmp_path: Path) -> None:
+    path, _ = adopted(tmp_path, "ab", order={"megatron": "cache"})
+    other = random_corpus(tmp_path / "c_text", 9)
+    options = {"blend": ([other], None), "split": "1,0,0", "path_to_cache": str(tmp_path / "cache")}
+    config = dataset_config(LENGTH, **options)
+    build_stock(config, [30, 0, 0])
+    with pytest.raises(ConfigError, match=r"no dataset of the configuration that reads all of .*c_text.bin"):
+        data_of(path, config, [30, 0, 0])

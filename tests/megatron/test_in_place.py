@@ -1,6 +1,7 @@
 """Without a YAML of ours: the .bin/.idx files that Megatron's arguments name, read where they are."""
 
 import multiprocessing
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -10,12 +11,14 @@ import pytest
 import torch
 import yaml
 
+import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.ingest.adopt import in_place
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.integrations.megatron_lm import launch
 from conceptloader.integrations.megatron_lm.data import MegatronData
 from conceptloader.integrations.megatron_lm.options import take_options
+from tests.corpora.blended import tokens_of
 from tests.corpora.token_files import EOD, random_corpus, write_corpus
 from tests.megatron.stock import adopted, assert_equal_samples, build_stock, data_of, dataset_config
 from tests.raises import raises
@@ -31,25 +34,6 @@ def prefixes(tmp_path: Path) -> list[str]:
 def made(blend: Any, cache: Path | None, **more: Any) -> MegatronData:
     options = {"split": "90,10,0", "path_to_cache": cache and str(cache), **more.pop("options", {})}
     return data_of(None, dataset_config(LENGTH, blend=blend, **options), **{"sizes": SIZES, **more})
-
-
-@pytest.mark.usefixtures("one_process")
-@pytest.mark.parametrize("weights", [[0.7, 0.3], None, [1.0, 0.0]])
-def test_as_adopted_with_a_yaml(tmp_path: Path, prefixes: list[str], weights: list[float] | None) -> None:
-    data = made((prefixes, weights), tmp_path / "cache")
-    (tmp_path / "yaml").mkdir()
-    path, _ = adopted(tmp_path / "yaml", "ab")
-    datasets = {f"{name}_text": {"path": name} for name in "ab"}
-    for entry, weight in zip(datasets.values(), weights or [None] * 2, strict=True):
-        entry |= {} if weight is None else {"weight": weight}
-    kept = {name: entry for name, entry in datasets.items() if entry.get("weight") != 0}
-    path.write_text(yaml.safe_dump({"datasets": kept, "weights": "manual" if weights else "by_size"}))
-    same = data_of(path, dataset_config(LENGTH), SIZES, split="90,10,0")
-    for found, expected in zip(data.datasets()[:2], same.datasets()[:2], strict=True):
-        assert len(found) == len(expected)
-        for k in range(len(found)):
-            assert_equal_samples(found[k], expected[k])
-    assert sorted(p.name[:7] for p in (tmp_path / "cache").glob("[!.]*")) == [f"{name}-" for name in kept]
 
 
 @pytest.mark.usefixtures("one_process")
@@ -183,6 +167,68 @@ def test_names_are_what_tells_paths_apart(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             in_place.datasets_in_place(blend, None)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_weights_of_a_path_that_is_given_twice_are_added(tmp_path: Path, prefixes: list[str]) -> None:
+    a, b = prefixes
+    ours = made(([a, b, a], [0.25, 0.5, 0.25]), tmp_path / "cache")
+    assert ours.spec == made(([a, b], [0.5, 0.5]), tmp_path / "cache").spec
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_folder_of_megatrons_indices_beside_the_files(tmp_path: Path, prefixes: list[str]) -> None:
+    """Without --data-cache-path Megatron leaves PREFIX/cache/GPTDataset_indices, beside PREFIX.idx."""
+    options = {"blend": ([prefixes[0]], None), "split": "90,10,0"}
+    stock = build_stock(dataset_config(LENGTH, **options), SIZES)
+    assert Path(prefixes[0], "cache", "GPTDataset_indices").is_dir()
+    adopt([prefixes[0]], tmp_path / "adopted")
+    ours = made(options["blend"], None)
+    assert ours.spec.order == "shuffled"
+    data = made(options["blend"], None, consumed=40)
+    assert data.spec.order == "megatron"
+    again = made(options["blend"], None, consumed=48, saved=data.state(48))
+    for theirs, mine in zip(stock[:2], again.datasets()[:2], strict=True):
+        for t in range(len(mine)):
+            assert_equal_samples(mine[t], theirs[t], ignore=["sample_index", "dataset_id"])
+    shutil.rmtree(prefixes[0])
+    with pytest.raises(ConfigError, match="--data-cache-path: found nothing"):
+        made(options["blend"], None, consumed=40)
+
+
+def test_content_decides_whether_files_are_the_same(tmp_path: Path) -> None:
+    """Not their time, also where the tables are made again. An index is read whole: where a document begins counts."""
+    documents, home = [[*range(1, 20), EOD] for _ in range(2000)], tmp_path / "cache"
+    prefix = write_corpus(tmp_path / "web", documents)
+
+    def fingerprint() -> str:
+        found = in_place.datasets_in_place(([prefix], None), str(home))["datasets"]["web"]["path"]
+        dataset = cl.open_dataset(found, roots=[tmp_path])
+        assert len(dataset.tokens(0, dataset.num_tokens)) == dataset.num_tokens
+        return dataset.stream_fingerprint
+
+    before = fingerprint()
+    for number in range(2):
+        for suffix in (".bin", ".idx"):
+            os.utime(prefix + suffix, ns=(number, number))
+        assert fingerprint() == before
+        shutil.rmtree(home)
+    documents[1000:1002] = [documents[1000][:-1], [EOD, *documents[1001]]]
+    write_corpus(tmp_path / "web", documents)
+    moved = fingerprint()
+    assert moved != before
+    documents[-1][0] += 1
+    write_corpus(tmp_path / "web", documents)
+    assert fingerprint() not in (before, moved)
+
+
+def test_linked_files_are_allowed(tmp_path: Path, prefixes: list[str]) -> None:
+    (tmp_path / "links").mkdir()
+    for suffix in (".bin", ".idx"):
+        (tmp_path / f"links/a{suffix}").symlink_to(prefixes[0] + suffix)
+    found = in_place.datasets_in_place(([str(tmp_path / "links/a")], None), str(tmp_path / "cache"))
+    blend = cl.open_blend({"seq_len": 8, **found})
+    assert len(tokens_of(blend, 0)) == 9
 
 
 CONFIG = "--conceptloader-config"

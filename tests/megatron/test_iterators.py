@@ -19,6 +19,7 @@ from conceptloader.integrations.megatron_lm.batches import (
     SplitIterator,
     checked,
     context_slice,
+    merge_samples,
 )
 from conceptloader.integrations.megatron_lm.dataset import fields_of
 from conceptloader.integrations.megatron_lm.options import Stage
@@ -174,3 +175,18 @@ def test_patches_find_their_lines() -> None:
     assert launch.MEGATRON.original(build)[1].__name__ == "build"
     with raises(ConfigError, found="`return None` was not found in BlendedMegatronDatasetBuilder.build"):
         launch.MEGATRON.apply([dataclasses.replace(build, line="return None")])
+
+
+def test_merged_samples_point_to_the_same_spans() -> None:
+    batch = random_batch(3)
+    batch["topic_span_index"] = torch.randint(-1, SPANS, (3, LENGTH)).int()
+    merged = merge_samples(dict(batch), FIELDS, LENGTH)
+    assert merged["topic_span_index"].shape == (1, 3 * LENGTH)
+    assert merged["topic_ids"].shape == (1, 3 * SPANS, CONCEPTS)
+    for b in range(3):
+        for j in range(LENGTH):
+            k, flat = int(batch["topic_span_index"][b, j]), int(merged["topic_span_index"][0, b * LENGTH + j])
+            assert (k < 0) == (flat < 0)
+            if k >= 0:
+                assert torch.equal(merged["topic_ids"][0, flat], batch["topic_ids"][b, k])
+                assert torch.equal(merged["topic_spans"][0, flat], batch["topic_spans"][b, k] + b * LENGTH)

@@ -18,8 +18,10 @@ from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.integrations import megatron_lm
 from conceptloader.integrations.megatron_lm.launch import Run
 from conceptloader.integrations.megatron_lm.options import (
+    one_pass,
     take_options,
     wanted,
+    with_share,
 )
 from conceptloader.integrations.megatron_lm.past import MEGATRON_LM
 from conceptloader.integrations.megatron_lm.steps import batch_schedule, first_sample
@@ -329,3 +331,12 @@ def test_options_that_would_not_notice_the_data(data: list[str], words: list[str
     with raises(ConfigError, words[0].partition("=")[0], why, fix=instead):
         take_options([*data, *words])
     assert take_options(["--mock-data", *words]) == (None, ["--mock-data", *words])
+
+
+def test_what_the_options_cannot_say(tmp_path: Path) -> None:
+    words = ["--conceptloader-config", "x.yaml", "--conceptloader-allow-changed", "seed", "phase.0.weights"]
+    with raises(ConfigError, "--conceptloader-allow-changed", "'phase'", fix="did you mean phases"):
+        take_options(words)
+    config = one_pass(load_config(write_config(tmp_path / "c.yaml", split_documents=[0, 0.5])))
+    with raises(ConfigError, "split_documents", "with --split"):
+        with_share(config, (0, 0.5))

@@ -9,7 +9,6 @@ sources is refused, so that a mutant never runs that of another.
 
 import argparse
 import contextlib
-import hashlib
 import json
 import os
 import random
@@ -18,21 +17,19 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 from conceptloader.kernels import library
 from tests.mutants.mutations import Mutant, mutants_of
-from tests.mutants.table import MODULES, near_and_wide
+from tests.mutants.table import MODULES, concerning
 
 ROOT = Path(__file__).resolve().parents[2]
 EQUIVALENT = Path(__file__).parent / "equivalent.txt"
+TIMEOUT_S = 1200
 MOST_BYTES = 12 << 30  # of address space: a mutant may ask for anything
 # A failing property is not made smaller: that it fails is enough.
 QUICK = """
@@ -156,70 +153,16 @@ def _kill(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def _digest(names: list[str]) -> str:
-    """Of the Python files below these paths."""
-    digest = hashlib.sha256()
-    for name in names:
-        files = sorted((ROOT / name).rglob("*.py")) if (ROOT / name).is_dir() else [ROOT / name]
-        for file in files:
-            digest.update(str(file).encode() + (file.read_bytes() if file.is_file() else b""))
-    return digest.hexdigest()[:16]
-
-
-class Baseline:
-    """How long tests take on the tree as it is, where they have to pass. Measured once, and kept in a file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, threading.Lock()
-        self._seconds: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
-
-    def timeout(self, tree: Tree, tests: list[str]) -> float:
-        return 60 + 4 * sum(self._measured(tree, test) for test in tests)
-
-    def _measured(self, tree: Tree, test: str) -> float:
-        key = f"{_digest(['conceptloader', test])} {test}"
-        with self._lock:
-            if key not in self._seconds:
-                begin = time.monotonic()
-                status, output = tree.test([test], 3600)
-                if status not in (0, 5):  # 5: all of them are slow
-                    sys.exit(f"{test} fails without a mutant:\n{output[-3000:]}")
-                self._seconds[key] = time.monotonic() - begin
-                self._path.write_text(json.dumps(self._seconds))
-            return self._seconds[key]
-
-
-def verdict(tree: Tree, baseline: Baseline, mutant: Mutant, near_only: bool) -> tuple[bool, str]:
-    """(killed, by what)."""
-    near, wide = near_and_wide(mutant.path)
-    stages = [near] if near_only else [near, wide]
-    limits = [baseline.timeout(tree, tests) for tests in stages]
+def verdict(tree: Tree, mutant: Mutant) -> str:
+    """What kills a mutant; "" for nothing."""
     with tree.mutated(mutant) as refused:
         if refused:
-            return True, f"compiler: {refused.strip().splitlines()[-1]}"
-        for tests, limit in zip(stages, limits, strict=True):
-            status, output = tree.test(tests, limit)
-            if status != 0:
-                return True, _reason(status, output)
-    return False, ""
-
-
-def _reason(status: int | None, output: str) -> str:
-    if status is None:
-        return "timeout"
-    late = "timeout: " if "from pytest-timeout" in output else ""
+            return f"compiler: {refused.strip().splitlines()[-1]}"
+        status, output = tree.test(concerning(mutant.path), TIMEOUT_S)
+    if not status:
+        return "" if status == 0 else "timeout"
     failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return late + failed[0][:200] if failed else f"exit {status}: {output.strip()[-200:]}"
-
-
-def too_late(entry: dict[str, Any]) -> bool:
-    """Whether a mutant was killed by a timeout, of a test or of all of them."""
-    return bool(entry["killed"]) and entry["by"].startswith("timeout")
-
-
-def tried_before(results: Path) -> dict[str, dict[str, Any]]:
-    lines = results.read_text().splitlines() if results.exists() else []
-    return {entry["key"]: entry for entry in map(json.loads, lines)}
+    return failed[0][:200] if failed else f"exit {status}: {output.strip()[-200:]}"
 
 
 def main() -> None:
@@ -228,74 +171,43 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="which ones (default 0)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--only", action="append", default=[], metavar="FILE[:LINE]", help="of these places only")
-    parser.add_argument("--near", action="store_true", help="only the tests closest to the module: quicker, stricter")
-    parser.add_argument("--survivors", action="store_true", help="try those again that survived or were too slow")
-    parser.add_argument("--list", action="store_true", help="show the mutants, try none")
     parser.add_argument("--work", type=Path, default=ROOT / "build/mutants", help="copies and results")
     options = parser.parse_args()
 
-    found = candidates(options.only)
-    mutants = random.Random(options.seed).sample(found, min(options.count, len(found)))
-    sources = {m.path: (ROOT / m.path).read_bytes() for m in mutants}
-    known = equivalents()
-    if options.list:
-        for m in mutants:
-            print(m.place, " => ".join(m.before_and_after(sources[m.path])), sep="  ")
-        return
+    found, known = candidates(options.only), equivalents()
+    chosen = random.Random(options.seed).sample(found, min(options.count, len(found)))
+    sources = {m.path: (ROOT / m.path).read_bytes() for m in chosen}
+    mutants = [m for m in chosen if (m.path, *m.before_and_after(sources[m.path])) not in known]
     options.work.mkdir(parents=True, exist_ok=True)
     results = options.work / "results.jsonl"
-    done = tried_before(results)
-    todo = []
-    for m in mutants:
-        before = done.get(m.key(sources[m.path]))
-        if (m.path, *m.before_and_after(sources[m.path])) in known:
-            continue
-        if before is None or (options.survivors and (not before["killed"] or too_late(before))):
-            todo.append(m)
+    by: dict[str, str] = dict(map(json.loads, results.read_text().splitlines() if results.exists() else ()))
+    todo = [m for m in mutants if not by.get(m.key(sources[m.path]))]
     trees: SimpleQueue[Tree] = SimpleQueue()
     for number in range(min(options.jobs, len(todo))):
         trees.put(Tree(options.work.resolve() / f"tree{number}"))
-    baseline = Baseline(options.work / "baseline.json")
 
     def one(mutant: Mutant) -> None:
         tree = trees.get()
         try:
-            begin = time.monotonic()
-            killed, by = verdict(tree, baseline, mutant, options.near)
+            killer = verdict(tree, mutant)
         finally:
             trees.put(tree)
         key = mutant.key(sources[mutant.path])
-        entry = {"key": key, "killed": killed, "by": by, "mutant": asdict(mutant)}
-        entry["seconds"] = round(time.monotonic() - begin, 1)
+        by[key] = killer
         with results.open("a") as file:
-            file.write(json.dumps(entry) + "\n")
-        done[key] = entry
-        print(
-            "killed  " if killed else "SURVIVED", mutant.place, repr(mutant.old), "->", repr(mutant.new), by, flush=True
-        )
+            file.write(json.dumps([key, killer]) + "\n")
+        print("killed  " if killer else "SURVIVED", mutant.place, repr(mutant.old), "->", repr(mutant.new), killer)
 
     with ThreadPoolExecutor(max(1, options.jobs)) as pool:
         for _ in pool.map(one, todo):
             pass
-    report(mutants, sources, done, known)
-
-
-def report(mutants: list[Mutant], sources: dict[str, bytes], done: dict[str, Any], known: dict[Any, str]) -> None:
-    """The survivors, and the figure."""
-    killed = same = late = 0
-    for m in mutants:
-        before, after = m.before_and_after(sources[m.path])
-        if (m.path, before, after) in known:
-            same += 1
-        elif done[m.key(sources[m.path])]["killed"]:
-            killed += 1
-            late += too_late(done[m.key(sources[m.path])])
-        else:
-            print(f"\n{m.place}\n- {before}\n+ {after}")
-    rest = len(mutants) - same
-    print(f"\n{len(mutants)} mutants: {same} change nothing that a test could see ({EQUIVALENT.name}); of the other")
-    print(f"{rest}, {killed} were killed: {100 * killed / max(1, rest):.1f} %; {rest - killed} survived, see above")
-    print(f"{late} of the killed ones took too long, as on a busy machine tests may: --survivors tries them again, too")
+    survivors = [m for m in mutants if not by[m.key(sources[m.path])]]
+    for m in survivors:
+        print("\n{}\n- {}\n+ {}".format(m.place, *m.before_and_after(sources[m.path])))
+    killed = len(mutants) - len(survivors)
+    same = len(chosen) - len(mutants)
+    print(f"\n{len(chosen)} mutants: {same} change nothing that a test could see ({EQUIVALENT.name});")
+    print(f"of the other {len(mutants)}, {killed} were killed: {100 * killed / max(1, len(mutants)):.1f} %")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pytest
 
 from tests.mutants.mutations import Mutant, mutants_of
 from tests.mutants.run import ROOT, candidates, equivalents
-from tests.mutants.table import ELSEWHERE, NEAR, near_and_wide
+from tests.mutants.table import concerning
 
 SOURCE = '''\
 """Doc - string 1."""
@@ -54,17 +54,7 @@ def test_mutants_are_python(every: list[Mutant]) -> None:
 def test_every_module_has_tests(every: list[Mutant]) -> None:
     assert len(every) > 5000
     for path in {mutant.path for mutant in every}:
-        near, wide = near_and_wide(path)
-        assert near
-        assert [test for test in near + wide if not (ROOT / test).exists()] == [], path
-
-
-def test_every_entry_names_a_module(every: list[Mutant]) -> None:
-    modules = {m.path.removeprefix("conceptloader/").removesuffix(".py") for m in every}
-    assert [name for name in ELSEWHERE if not any(f"{module}/".startswith(f"{name}/") for module in modules)] == []
-    for folder, (named, _) in NEAR.items():
-        words = {word for module in modules if module.startswith(f"{folder}/") for word in Path(module).name.split("_")}
-        assert named.keys() - words == set()
+        assert [test for test in concerning(path) if not (ROOT / test).exists()] == [], path
 
 
 def test_equivalents_are_mutants(every: list[Mutant]) -> None:

@@ -104,24 +104,6 @@ def test_restarted_within_the_process(
     assert [start.step for start in RunLog(tmp_path / "c").starts] == [0, 0, 3]
 
 
-def test_a_run_that_another_trainer_began(
-    tmp_path: Path, data: dict[str, Path], dataset: dict[str, Any], oracle: Oracle
-) -> None:
-    """Killed and resumed on one rank; then a plain loader takes it back. nanotron's own counts begin at 0."""
-    own = {**{key: value for key, value in dataset.items() if key != "type"}, "seq_len": support.SEQ_LEN, "seed": 42}
-    plain = cl.make_dataloader(own, micro_batch_size=8)
-    (tmp_path / "plain.json").write_text(json.dumps(plain.state_dict_at(40)))
-    moved = {**dataset, "continue_from": str(tmp_path / "plain.json")}
-    killed = support.run_train(tmp_path / "k", support.config(tmp_path / "c", moved, dp=2), kill=(0, 5))
-    assert killed.returncode != 0
-    assert_seen(killed, oracle, Layout(dp=2), range(1, 6), start=40, last_may_lack=True, **PLAN)
-    resumed = succeeds(tmp_path / "r", support.config(tmp_path / "c", moved, micro_batches=4, resume=True))
-    assert_seen(resumed, oracle, Layout(), range(4, 7), micro_batch=2, micro_batches=4, start=64)
-    assert [(start.step, start.consumed) for start in RunLog(tmp_path / "c").starts] == [(0, 40), (3, 64)]
-    plain.load_state_dict(cl.find_state(tmp_path / "c" / "6"))
-    assert plain.consumed_samples == 88
-
-
 def test_one_rank_instead_of_two_and_then_a_smaller_batch(
     tmp_path: Path, checkpoints: Path, dataset: dict[str, Any], oracle: Oracle, trained: tuple[Path, support.Result]
 ) -> None:

@@ -218,3 +218,9 @@ def test_a_stage_of_another_type_passes_the_state_on(
 def test_options_refuse_wrong_types(field: str) -> None:
     with pytest.raises(ConfigError, match=f"nanotron.{field}: found 3"):
         NanotronOptions.parse({field: 3}, "nanotron")
+
+
+def test_stages_of_another_loader_before_this_one(dataset: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    assert stage(dataset, None, earlier={"/data/web": 640}).consumed == 0
+    (warning,) = caplog.messages
+    assert "another loader (/data/web: 10): this one begins at sample 0" in warning

@@ -113,20 +113,6 @@ def test_deviation_is_below_two_for_any_weights(weights: list[int]) -> None:
     assert build_tree(weights).deviation < 2
 
 
-def test_no_rank_is_bound_to_one_dataset() -> None:
-    """Equal, skewed and random weights of 2 to 64 datasets, 2 to 64 ranks: each rank sees each dataset as often."""
-    rng = np.random.default_rng(0)
-    for n in (2, 3, 4, 8, 16, 32, 64):
-        for weights in ([1] * n, rng.integers(1, 20, n).tolist(), [1] * (n - 1) + [n]):
-            datasets, _ = cl.Mixture([10**6] * n, weights=weights).locate_many(np.arange(64 * 2048))
-            for ranks in (2, 3, 4, 8, 16, 32, 63, 64):
-                used = datasets[: len(datasets) // ranks * ranks].reshape(-1, ranks)
-                expected = len(used) * np.array(weights) / sum(weights)
-                for rank in range(ranks):
-                    counts = np.bincount(used[:, rank], minlength=n)
-                    assert (np.abs(counts - expected) < 6 * np.sqrt(expected) + 2).all(), (n, weights, ranks)
-
-
 def test_far_positions_and_tiny_weights() -> None:
     m = cl.Mixture([1, 2**63], weights=[2**-39, 1], names=["rare", "common"])
     for t in (2**62, 2**63 - 2):
@@ -181,17 +167,6 @@ def test_max_epochs_is_checked_before_training() -> None:
     m.check_run(400)
     with raises(ConfigError, "datasets.small.max_epochs", "samples that reads 249 of its 100, 2.49 epochs"):
         m.check_run(500)
-
-
-def test_numbers_of_numpy_give_the_same_order_as_plain_ones() -> None:
-    def order(number: type, integer: type) -> list[list[int]]:
-        segments = [
-            Segment(at=integer(at), weights={"a": number(w), "b": number(0.3)}) for at, w in ((0, 0.7), (90, 2.5))
-        ]
-        m = cl.Mixture([500, 2000], names=["a", "b"], segments=segments, seed=integer(3))
-        return [column.tolist() for column in m.sample_many(np.arange(300))]
-
-    assert order(np.float64, np.int64) == order(float, int)
 
 
 INSIDE = """

@@ -77,17 +77,6 @@ def test_shape_of_the_input_is_kept_and_dtypes_are_checked(n: int) -> None:
         p.forward_many(np.array([0.5]))
 
 
-def test_arrays_of_any_memory() -> None:
-    p = cl.adapters.Permutation(5000, 3)
-    expected = p.forward_many(np.arange(5000))
-    offset = np.zeros(40_001, np.uint8)[1:].view(np.uint64)
-    offset[:] = range(5000)
-    fixed = np.arange(5000, dtype=np.uint64)
-    fixed.flags.writeable = False
-    for array in (offset, fixed, fixed.astype(">u8"), fixed.reshape(50, 100), np.repeat(fixed, 2)[::2]):
-        assert p.forward_many(array).ravel().tolist() == expected.tolist()
-
-
 @pytest.mark.parametrize(("n", "key"), [(0, 0), (-1, 0), (2**63 + 1, 0), (5, -1), (5, 2**64)])
 def test_arguments_out_of_range_are_refused(n: int, key: int) -> None:
     with pytest.raises(ConfigError, match="expected"):
@@ -112,12 +101,3 @@ def test_the_function_that_the_error_names_makes_a_key() -> None:
     for part in (1.0, True, None):
         with raises(ConfigError, "derive_key", "the part"):
             cl.adapters.derive_key(0, part)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("n", [1000, 10**6])
-def test_what_is_no_integer_is_not_cut_off(n):
-    found = cl.adapters.Permutation(n, key=3)
-    assert found.forward(np.uint64(7)) == found.forward(7)
-    for wrong in (lambda: found.forward(3.5), lambda: found.inverse(2.0), lambda: cl.adapters.Permutation(n + 0.5)):
-        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
-            wrong()

@@ -3,8 +3,6 @@ import os
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.order.progress.runlog import FILE_NAME, History, RunLog, RunStart
@@ -54,23 +52,6 @@ def test_round_trip_and_specs_are_stored_once(tmp_path):
     assert [again.spec(one) for one in starts] == [SPEC, SPEC, other, SPEC]
     kinds = [json.loads(line)["kind"] for line in (tmp_path / FILE_NAME).read_text().splitlines()]
     assert kinds == ["spec", "start", "start", "spec", "start", "start"]
-
-
-@given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from([4, 8, 12])), min_size=1, max_size=8))
-def test_a_consistent_history_trains_every_sample_once(restarts):
-    """Reference: a list of the samples of every step, cut at a rollback and gone on with."""
-    steps: list[range] = []
-    starts = []
-    for step, batch in restarts:
-        del steps[step:]
-        consumed = steps[-1].stop if steps else 0
-        starts.append(start(len(steps), consumed, batch))
-        steps += [range(consumed + k * batch, consumed + (k + 1) * batch) for k in range(40 - len(steps))]
-    history = History(starts)
-    assert [history.range_of(step) for step in range(40)] == [(r.start, r.stop) for r in steps]
-    for step, samples in enumerate(steps):
-        for sample in samples:
-            assert [place.step for place in history.places(sample)] == [step]
 
 
 def test_samples_passed_over_or_repeated_by_a_restart(tmp_path, caplog):
@@ -128,23 +109,6 @@ def test_lines_of_another_process_are_kept(tmp_path):
     theirs.append(start(), SPEC)
     ours.append(start(10, 80), SPEC)
     assert [one.step for one in RunLog(tmp_path).starts] == [0, 10]
-
-
-@pytest.mark.parametrize("change", ["a line more", "a line less"])
-def test_a_change_right_before_writing_is_noticed(log, monkeypatch, change):
-    changed = log.path.read_bytes() + b"{}\n" if change == "a line more" else log.path.read_bytes()[:-1]
-    opened = os.open
-
-    def late(path, flags, *mode):
-        if path == log.path and flags & os.O_APPEND:
-            monkeypatch.undo()
-            log.path.write_bytes(changed)
-        return opened(path, flags, *mode)
-
-    monkeypatch.setattr(os, "open", late)
-    with raises(ReadError, found="another process has just changed it"):
-        log.append(start(1, 8), SPEC)
-    assert log.path.read_bytes() == changed
 
 
 @pytest.mark.parametrize(

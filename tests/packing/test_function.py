@@ -108,34 +108,6 @@ def test_each_token_once_in_order_and_no_pack_too_full(case: tuple[int, int, lis
     assert (seen == 1).all()
 
 
-@settings(deadline=None, max_examples=80)
-@given(cases())
-def test_crop_keeps_the_beginning_and_refuse_refuses_just_what_would_be_split(
-    case: tuple[int, int, list[int]],
-) -> None:
-    size, bins, lengths = case
-    crop = Packing(seq_len=size, bins=bins, overflow="crop")
-    for count, pieces in blocks_of(lengths, crop):
-        parts = pack(pieces, count, crop)
-        assert compiled(pieces, count, crop) == parts
-        assert len({part.document for part in parts}) == len(parts) <= len(pieces)
-        assert {part.start for part in parts} <= {piece.start for piece in pieces}
-        assert all(part.start == piece.start for part in parts for piece in pieces if part.document == piece.document)
-    split, refuse = Packing(seq_len=size, bins=bins), Packing(seq_len=size, bins=bins, overflow="refuse")
-    is_split = False
-    for count, pieces in blocks_of(lengths, split):
-        is_split |= len(pack(pieces, count, split)) > len(pieces) or any(p.tokens < p.end - p.start for p in pieces)
-        if compiled(pieces, count, refuse) is None:
-            with raises(ConfigError, found="document"):
-                pack(pieces, count, refuse)
-    if is_split:
-        with pytest.raises(ConfigError, match=r"packing: found document \d+ of \d+ tokens while overflow is error"):
-            [pack(pieces, count, refuse) for count, pieces in blocks_of(lengths, refuse)]
-    else:
-        found = [pack(pieces, count, refuse) for count, pieces in blocks_of(lengths, refuse)]
-        assert found == [pack(pieces, count, split) for count, pieces in blocks_of(lengths, split)]
-
-
 def test_what_cannot_be_packed_is_said() -> None:
     with raises(ConfigError, "packing.bins", "1", "2 or more"):
         Packing(seq_len=8, bins=1)

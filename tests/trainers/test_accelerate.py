@@ -152,3 +152,21 @@ def test_metrics_of_evaluations_have_each_sample_once(config: str) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     torch.multiprocessing.start_processes(evaluate, (config, 3, port), nprocs=3, start_method="fork")
+
+
+def test_blocks_without_a_batch_of_their_own(config: str) -> None:
+    script = Script(config, 1)
+    with raises(
+        ConfigError, "accelerator.accumulate", "2 blocks", "has yielded 4 samples", fix="accumulate(first, sec"
+    ):
+        script.train(batch for batch in script.loader for _ in range(2))
+
+
+@pytest.mark.parametrize("option", ["split_batches", "dispatch_batches"])
+def test_options_of_other_loaders(config: str, caplog: pytest.LogCaptureFixture, option: str) -> None:
+    configuration = accelerate.utils.DataLoaderConfiguration(**{option: True}, use_stateful_dataloader=True)
+    script = Script(config, 2, gradient_accumulation_steps=2, dataloader_config=configuration)
+    assert f"DataLoaderConfiguration({option}): no effect" in caplog.text
+    script.model, script.loader = script.accelerator.prepare(*script.accelerator.prepare(script.model, script.loader))
+    script.train(itertools.islice(script.loader, 4))
+    script.check()

@@ -253,3 +253,34 @@ def test_torchtitan_steps_of_another_size_are_refused(titan: Any, titan_steps: T
             titan_steps.train(loader, 0, 3, microbatches=2)
     loader = titan(ranks=1, rows=6)  # nobody asks for its steps
     assert len(titan_steps.train(loader, 0, 3, microbatches=2)) == 3
+
+
+def test_torchtitan_of_another_interface_is_named(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str]) -> None:
+    with_steps(monkeypatch)
+    module = stand_in(monkeypatch, TITANS["main"], "torchtitan_lm", BaseDataLoader=TitanBase)
+    with raises(ConfigError, "torchtitan", "tells its loader another size of batches"):
+        module.ConceptDataLoader(
+            module.ConceptDataLoader.Config(config=paths[0]), dp_world_size=1, dp_rank=0, rows=4, length=16
+        )
+
+
+@pytest.mark.parametrize("past", [0, 2], ids=["between passes", "in a pass"])
+def test_torchtitan_logs_each_pass(
+    titan: Any, titan_steps: TitanSteps, paths: tuple[str, str], tmp_path: Path, past: int
+) -> None:
+    """Of sequential data, whose last step is filled up: the log names the samples of a step in any pass."""
+    size, batch = len(cl.SampleDataset(paths[1])), 10
+    assert size % batch
+    a_pass = -(-size // batch)
+    options: dict[str, Any] = {"run_log": str(tmp_path), "ranks": 1, "rows": 5}
+    options["global_batch_size"] = batch
+    loader, stop = titan(paths[1], **options), 2 * a_pass + past
+    trained = titan_steps.train(loader, 0, stop, microbatches=2)
+    resumed = titan(paths[1], **options)
+    resumed.load_state_dict(loader.state_dict())
+    trained += titan_steps.train(resumed, stop, 4 * a_pass, microbatches=2)
+    history = cl.adapters.RunLog(tmp_path).history
+    for step, samples in enumerate(trained):
+        first, last = history.range_of(step)
+        assert (first, last) == (step % a_pass * batch, min(size, first + batch))
+        assert samples == [sample % size for sample in range(first, first + batch)], step

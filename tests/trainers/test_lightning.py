@@ -140,3 +140,10 @@ def test_epochs_that_the_trainer_cuts_are_refused(config: str, options: Any, fou
     with raises(ConfigError, f"Trainer({next(iter(options))}=...)", found, fix=fix):
         made.fit(model := Model(), datamodule=data)
     assert model.seen == []
+
+
+def test_steps_that_the_run_does_not_have(config: str) -> None:
+    data = ConceptDataModule(config, micro_batch_size=MICRO, global_batch_size=MICRO, num_samples=24)
+    for name, most in (("min_steps", 6), ("min_epochs", 1)):
+        with raises(ConfigError, f"Trainer({name}=...)", str(most + 1), f"at most {most}"):
+            trainer(**{name: most + 1}).fit(Model(), datamodule=data)

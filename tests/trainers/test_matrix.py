@@ -217,7 +217,7 @@ def test_losses_and_parameters_are_those_of_a_loop_by_hand(runs: Runs) -> None:
         assert errors(made) == [], runs.output[-2000:]
         for launch in made:
             if runs.trainer == "olmo":
-                tables.olmo(launch, kind)
+                tables.olmo(launch)
                 continue
             for what, (ours, by_hand) in json.loads((launch.path / f"values.{launch.number}").read_text()).items():
                 assert by_hand

@@ -1,6 +1,5 @@
 """Arguments of OLMo-core's loader, and its batches: what is refused, what its model gets."""
 
-import ast
 import json
 from itertools import chain
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from conceptloader.cli import main
-from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.errors import ConfigError
 from conceptloader.testing import random_documents, write_dataset
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.raises import raises
@@ -86,42 +85,6 @@ def test_a_batch_size_that_changes_is_in_the_one_account_of_the_run(
         assert [one["sample"] for one in json.loads(capsys.readouterr().out)["samples"]] == samples
 
 
-def test_a_sequential_order_is_read_in_passes(tmp_path: Path) -> None:
-    """Each window has its labels once in an epoch; a resume at the end of one begins the next."""
-    from conceptloader.integrations.olmo_lm import ConceptDataLoader
-
-    config: dict[str, Any] = {"seq_len": 16, "order": "sequential", "outputs": {"loss_mask": False}}
-    config["datasets"] = {"data": {"path": write_dataset(tmp_path / "data", random_documents(4, seed=1))}}
-
-    def loader(rank: int) -> Any:
-        return ConceptDataLoader(
-            config, global_batch_size=96, work_dir=str(tmp_path), dp_world_size=2, dp_rank=rank, fs_local_rank=0
-        )
-
-    size = loader(0).loader.run.num_samples
-    assert size % 6 == 5, "of whose last batch a rank has three windows, and the other two"
-    for rank in range(2):
-        made = loader(rank)
-        for epoch in (1, 2, 3):
-            made.reshuffle(epoch)
-            assert len(made) == -(-size // 6)
-            seen = []
-            for batch in made:
-                seen += batch["index"][(batch["labels"] != -100).any(1)].tolist()
-                state = made.state_dict()
-            assert seen == list(range(rank, size, 2))
-            assert made.batches_processed == len(made)
-            made.reset()
-            if epoch == 2:
-                made = loader(rank)
-                made.load_state_dict(state)
-                assert made.batches_processed == len(made)
-                made.reshuffle(epoch)
-                assert not list(made)
-                assert made.loader.steps == 2 * -(-size // 6)
-                made.reset()
-
-
 def test_a_batch_without_labels_is_no_nan_in_olmo(tmp_path: Path) -> None:
     """OLMo-core divides by the labels of a rank's batch; where there are some, its loss is the mean over them."""
     from olmo_core.nn.transformer import TransformerConfig
@@ -154,27 +117,3 @@ def test_a_batch_without_labels_is_no_nan_in_olmo(tmp_path: Path) -> None:
 
     assert loss(4 * 16 + 1) == 0
     assert loss(2 * 16) > 5, "the mean of the labels, not of all windows"
-
-
-def test_a_changed_seed_is_accepted_as_the_error_says(tmp_path: Path) -> None:
-    from conceptloader.integrations.olmo_lm import ConceptDataLoaderConfig
-
-    folder = write_datasets(tmp_path)
-
-    def loader(seed: int, **options: Any) -> Any:
-        path = write_config(folder / f"{seed}.yaml", seq_len=16, seed=seed, outputs={"sample_index": True})
-        config = ConceptDataLoaderConfig(config=str(path), global_batch_size=64, work_dir=str(tmp_path), **options)
-        made = config.build()
-        made.reshuffle(1)
-        return made
-
-    trained = loader(11)
-    next(iter(trained))
-    with pytest.raises(ResumeError, match="seed: ") as caught:
-        loader(12).load_state_dict(trained.state_dict())
-    name, value = str(caught.value).rpartition(": ")[2].split("=")
-    resumed, planned = loader(12, **{name: ast.literal_eval(value)}), iter(loader(12))
-    resumed.load_state_dict(trained.state_dict())
-    batch, _, second = next(iter(resumed)), next(planned), next(planned)
-    assert batch["index"].tolist() == [4, 5, 6, 7]
-    assert torch.equal(batch["input_ids"], second["input_ids"])

@@ -4,21 +4,18 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from torch.nn.functional import cross_entropy
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
 from tests.raises import raises
 from tests.trainers import values
-from tests.trainers.by_hand import VOCABULARY, batched
+from tests.trainers.by_hand import PACKS, VOCABULARY, WINDOWS, config_of, mean_loss, rows, write_datasets
 from tests.trainers.run_transformers import Llama
-from tests.trainers.test_values import PACKS, WINDOWS, config_of, samples_of, write_datasets
 
 trl = pytest.importorskip("trl", reason="trl is not installed: `make trainers` has it")
 
@@ -52,16 +49,8 @@ def trainer(folder: Path, model: Any, data: dict[str, Any], more: Any = (), **op
     )  # fmt: skip
 
 
-def by_hand(model: Any, samples: Any, loss: Any = cross_entropy) -> torch.Tensor:
-    """The mean loss of the labels that are trained on; documents, which begin at position 0, do not see each other."""
-    batch = {
-        "input_ids": torch.tensor(np.stack([one.inputs for one in samples])),
-        "position_ids": torch.tensor(np.stack([one.positions for one in samples])),
-    }
-    logits = values.apart(lambda ids, places: model(input_ids=ids).logits, batch)
-    labels, mask = (torch.tensor(np.stack([getattr(one, name) for one in samples])) for name in ("labels", "mask"))
-    found: torch.Tensor = loss(logits[mask == 1], labels[mask == 1])
-    return found
+def by_hand(model: Any, batch: Any) -> torch.Tensor:
+    return mean_loss(lambda ids, places: model(input_ids=ids).logits, batch)
 
 
 @pytest.mark.slow
@@ -80,9 +69,9 @@ def test_losses_and_parameters_are_those_of_a_loop_by_hand(tmp_path: Path, kind:
 
     optimizer = torch.optim.SGD(hand.parameters(), lr=values.RATE)
     source = cl.SampleDataset(data)
-    valid = samples_of(held_out(data), kind, HELD_OUT)
-    for step, samples in enumerate(batched(samples_of(source, kind, STEPS * BATCH), BATCH), 1):
-        loss = by_hand(hand, samples)
+    valid = rows(held_out(data))
+    for step in range(1, STEPS + 1):
+        loss = by_hand(hand, rows(source, range((step - 1) * BATCH, step * BATCH)))
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
@@ -106,7 +95,7 @@ def test_prefixes_let_documents_see_each_other(tmp_path: Path) -> None:
             call()
     lora = trainer(tmp_path / "out", Llama(), data, {"peft_config": peft.LoraConfig(task_type="CAUSAL_LM")})
     with torch.no_grad():
-        evaluated = by_hand(Llama(), samples_of(held_out(data), PACKS, HELD_OUT)).item()
+        evaluated = by_hand(Llama(), rows(held_out(data))).item()
     assert lora.evaluate()["eval_loss"] == pytest.approx(evaluated, rel=1e-5)
 
 

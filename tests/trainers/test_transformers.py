@@ -106,6 +106,8 @@ def test_a_mixture_that_learns_needs_logits(make: Any, data: Any) -> None:
 
     with raises(ConfigError, "mixing", "no logits"):
         make(Silent(), train_dataset=data("mixing")).train()
+    with raises(ConfigError, "set_weights"):
+        make().set_weights({"web": 1})
 
 
 def causal(name: str = "Llama", **more: Any) -> Any:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from itertools import combinations
+from time import process_time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +20,10 @@ from conceptloader.format.write.build import open_writer
 from conceptloader.ingest.build.unaligned import read_losses
 from conceptloader.loader.batch.layout import Batch
 from conceptloader.loader.batch.open import open_reader
+from conceptloader.order.balance import imbalance
+from conceptloader.order.partition import Plan
 
-_BATCH, _BATCHES, _DOCUMENTS = 16, 16, 1000  # that are looked at
+_BATCH, _BATCHES, _DOCUMENTS, _STEPS = 16, 16, 1000, 8  # that are looked at
 _ALL_OF_THEM = "`packing` reads all of them, and pads"
 _MOST_WITHOUT_LOSS = 0.5  # of the labels; more of them are likely to be a mistake
 
@@ -33,13 +36,16 @@ class Finding(NamedTuple):
     text: str
 
 
-def check_up(blend: Blend, num_samples: int | None, vocab_size: int | None) -> Iterator[Finding]:
+def check_up(
+    blend: Blend, num_samples: int | None, vocab_size: int | None, plan: Plan | None = None
+) -> Iterator[Finding]:
     """Look at a configuration and at a few hundred of its samples.
 
     Args:
         blend: The configuration, opened.
         num_samples: Of the run; by default one epoch of all datasets.
         vocab_size: Rows of the model's embedding, if known.
+        plan: Steps and ranks of the run, if known.
     """
     total = num_samples or sum(blend.order.sizes)
     yield _vocabulary(blend, vocab_size)
@@ -50,7 +56,10 @@ def check_up(blend: Blend, num_samples: int | None, vocab_size: int | None) -> I
     yield from _masked(blend)
     yield from _samples(blend, min(total, blend.order.num_samples or total))
     yield from _unaligned(blend)
-    text = "has to be equal on all nodes: release, data, order, configuration; paths and `loader` may differ"
+    if plan is not None:
+        yield _balance(blend, plan)
+    text = "has to be equal on all nodes: release, data, order, configuration; paths and `loader` may differ, but not "
+    text += "`balance`"
     yield Finding("ranks", True, f"{fingerprint(blend.facts())} {text}")
 
 
@@ -193,6 +202,26 @@ def _samples(blend: Blend, total: int) -> Iterator[Finding]:
         text += f"; datasets without this track: {', '.join(lacking)}" if lacking else ""
         sizes = (blend.datasets[name].files.kinds[f"{track}.data"].size.max() for name in having)
         yield Finding("concepts", max(sizes, default=0) > 0, text)  # a rare one may be in none of these samples
+
+
+def _balance(blend: Blend, plan: Plan) -> Finding:
+    """How unequal the work of attention of ranks is where it ends at documents, with `loader.balance` and without."""
+    share, size = plan.partition, plan.schedule.batch_size(0)
+    costs_of, found = open_reader(blend).costs(blend.order), list[tuple[float, float]]()
+    began = process_time()
+    for step in range(_STEPS):
+        first = step * size
+        if (blend.order.num_samples or first + size) < first + size:
+            break
+        costs = costs_of(np.arange(first, first + size, dtype=np.uint64)).tolist()
+        found.append(imbalance(costs, share.micro_batch_size, share.dp_size))
+    if not found:
+        return Finding("balance", False, f"fewer samples than the {size:,} of a step")
+    spent = (process_time() - began) / len(found)
+    come, dealt = np.mean(found, axis=0).tolist()
+    text = f"attention within documents: the rank with most has {come:.2f} times the mean, {dealt:.2f} with "
+    text += f"loader.balance, which takes {1000 * spent:.1f} ms of CPU a step on each rank"
+    return Finding("balance", True, text)
 
 
 def _by_dataset(

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from conceptloader.base.arguments import above_zero, positive
+from conceptloader.base.arguments import above_zero, positive, refuse_without
 from conceptloader.cli.checkup import check_up
 from conceptloader.cli.output import Output, progress_bar, table
+from conceptloader.cli.runs import add_sizes, plan_of
 from conceptloader.config import Blend, load_config, open_blend
 from conceptloader.errors import ConfigError
 from conceptloader.format.tools.verify import verify
@@ -22,6 +23,7 @@ Check a configuration and its storage before a long run: whether it opens, wheth
 The first pass reads windows individually, for their latency; the second reads batches with the loader's threads.
 
   conceptloader doctor run.yaml
+  conceptloader doctor run.yaml --global-batch-size 512 --micro-batch-size 1 --dp-size 64
   conceptloader doctor run.yaml --samples 1000000 --vocab-size 50304 --cold --tokens-per-second-needed 1.5e6
 
 Each line of the samples begins with ok or BAD: token ids beyond the model's vocabulary, datasets that are never drawn
@@ -60,9 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=above_zero, default=5.0, metavar="T", help="duration of each of the two passes (default: 5)")
     add("--samples", type=positive, metavar="N", help="length of the run (default: one epoch of all datasets)")
     add("--vocab-size", type=positive, metavar="V", help="rows of the model's embedding")
+    add_sizes(add, "samples per step, over all ranks: say what loader.balance gives")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
+    refuse_without("--global-batch-size", arguments, "micro_batch_size", "dp_size", "scheme")
     config = load_config(arguments.config)
     if arguments.cold and any("://" in dataset.path for dataset in config.datasets.values()):
         raise ConfigError(
@@ -77,7 +81,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if problems:
         output.result({"config": arguments.config, "problems": problems}, problems)
         return 1
-    findings = list(check_up(as_it_is, arguments.samples, arguments.vocab_size))
+    plan = None if arguments.global_batch_size is None else plan_of(arguments)
+    findings = list(check_up(as_it_is, arguments.samples, arguments.vocab_size, plan))
     changed = replace(config, seed=random.getrandbits(32), skip=())
     if config.order == "sequential":
         changed = replace(changed, order="shuffled", weights="by_size")

@@ -2,10 +2,12 @@
 
 import argparse
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 from conceptloader import trace
 from conceptloader.base.arguments import positive, refuse_beside, refuse_without
-from conceptloader.order.partition import Partition
+from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.progress.runlog import History, RunStart
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.trace import Run
@@ -19,7 +21,12 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     group("--run-log", metavar="DIR", help="directory of conceptloader_runs.jsonl, usually that of the checkpoints")
     planned = "with --run-log: answer by CONFIG, not by what the launches trained"
     group("--planned", action="store_true", help=planned)
-    group("--global-batch-size", type=positive, metavar="N", help="without a run log: samples per step, over all ranks")
+    add_sizes(group, "without a run log: samples per step, over all ranks")
+
+
+def add_sizes(group: Callable[..., Any], meaning: str) -> None:
+    """Add the options of `plan_of`. meaning: of --global-batch-size."""
+    group("--global-batch-size", type=positive, metavar="N", help=meaning)
     meaning = "samples per micro batch (default: a rank's share of a step)"
     group("--micro-batch-size", type=positive, metavar="N", help=meaning)
     group("--dp-size", type=positive, default=1, metavar="N", help="data-parallel ranks (default: 1)")
@@ -34,14 +41,19 @@ def open_run(arguments: argparse.Namespace) -> Run:
         refuse_without("--run-log", arguments, "planned")
         return trace.open_run(arguments.config, arguments.run_log, planned=arguments.planned)
     refuse_beside("--global-batch-size", arguments, "run_log")
-    run = trace.open_run(arguments.config)
+    run, plan = trace.open_run(arguments.config), plan_of(arguments)
+    start = RunStart.of(run.blend.spec, plan.schedule, plan.partition, run.blend.config.seq_len)
+    start = dataclasses.replace(start, balance=run.blend.config.loader.balance)
+    if run.blend.order.num_samples is not None:
+        start = dataclasses.replace(start, end=(run.blend.order.num_samples, "partial"))
+    return dataclasses.replace(run, history=History([start]))
+
+
+def plan_of(arguments: argparse.Namespace) -> Plan:
+    """Steps and ranks, as the options say."""
     partition = Partition(
         micro_batch_size=arguments.micro_batch_size or max(1, arguments.global_batch_size // arguments.dp_size),
         dp_size=arguments.dp_size,
         scheme=arguments.scheme,
     )
-    schedule = BatchSchedule.constant(arguments.global_batch_size)
-    start = RunStart.of(run.blend.spec, schedule, partition, run.blend.config.seq_len)
-    if run.blend.order.num_samples is not None:
-        start = dataclasses.replace(start, end=(run.blend.order.num_samples, "partial"))
-    return dataclasses.replace(run, history=History([start]))
+    return Plan(partition=partition, schedule=BatchSchedule.constant(arguments.global_batch_size))

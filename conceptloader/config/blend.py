@@ -261,6 +261,7 @@ def facts_of(config: Config, spec: OrderSpec, **more: Any) -> dict[str, Any]:
     shaping = config.with_paths(lambda path, key: "-").to_dict()
     for key in _LOCAL:
         shaping.pop(key, None)
+    more["balance"] = config.loader.balance
     return {"conceptloader": __version__, "order": spec.to_dict(), "configuration": shaping, **more}
 
 

@@ -133,6 +133,7 @@ class LoaderConfig(Section):
 
     prefetch_bytes: what may be prefetched while a slow read delays the rest and threads are idle.
     verify_files: compare a sample of each file with the manifest when it is first opened.
+    balance: deal the samples of each step to ranks and micro batches so that all have about equal work of attention.
     """
 
     num_threads: Count = 2
@@ -140,6 +141,7 @@ class LoaderConfig(Section):
     prefetch_bytes: Natural = 1 << 29
     pin_memory: bool = False
     verify_files: bool = True
+    balance: bool = False
     warn_after_s: Positive = 30
     timeout_s: Positive = 300
 

@@ -184,9 +184,11 @@ def fill_part(call: Call, part: Any, member: Any) -> Code:
             low = max(0, start - 1)
             high = max(high, min(inputs_stop + 1 + call.outputs[t].labels, shard.tokens))
     item = call.layouts[shard.layout].item
-    streamed = read(call, row, STREAM, call.scratch, (high - low) * item, shard.offset + low * item)
-    if streamed == OK:
-        streamed = fill_tokens(call, inside, named, low, member)
+    streamed = OK
+    if call.arrays[0].input_ids:  # else only the boundaries are wanted
+        streamed = read(call, row, STREAM, call.scratch, (high - low) * item, shard.offset + low * item)
+        if streamed == OK:
+            streamed = fill_tokens(call, inside, named, low, member)
     code = streamed if streamed > WANTS else max(streamed, fill_columns(call, inside, named))
     if code > WANTS:
         return code

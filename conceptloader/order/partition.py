@@ -4,7 +4,7 @@ Every framework cuts the global batch into groups of micro_batch_size * dp_size 
 batch; they differ only in how a group is assigned. So the samples of a step are the same for any number of ranks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from conceptloader.base.checks import as_count
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.kernels.kernel import U64Array
+from conceptloader.order.balance import Balance
 from conceptloader.order.schedule import BatchSchedule
 
 Scheme = Literal["contiguous", "strided"]
@@ -129,6 +130,8 @@ class Plan:
         last_batch: What happens to a last batch that is not full: "drop": it is not trained; "wrap": it is padded
             from sample 0 on, so that every rank gets full micro batches; "partial": its micro batches end early, on
             some ranks at zero samples (evaluation that counts each sample once).
+        balance: Which sample of a step is trained at which of its positions; None for that of the same number. A last
+            batch that is not full stays as it is.
 
     A later size is checked when it is asked for, since another machine may have taken over by then.
 
@@ -140,6 +143,7 @@ class Plan:
     schedule: BatchSchedule
     num_samples: int | None = None
     last_batch: LastBatch = "drop"
+    balance: Balance | None = field(default=None, repr=False, compare=False)
     stop_step: int | None = field(init=False, repr=False, compare=False)
     """One past the last step, None if the run is endless."""
     stop: int | None = field(init=False, repr=False, compare=False)
@@ -276,7 +280,29 @@ class Plan:
         """
         start, stop = self.range_of(step)
         self.partition.check_batch(stop - start)
-        return [self._micro_batch(before, dp_rank) for before in range(start, stop, self.partition.group)]
+        found = [self._micro_batch(before, dp_rank) for before in range(start, stop, self.partition.group)]
+        return found if stop > (self.num_samples or stop) else [self.dealt(one) for one in found]
+
+    def dealt(self, positions: U64Array) -> U64Array:
+        """The samples that are trained at positions of full steps: uint64 like `positions`."""
+        return self._dealt(positions, lambda order: order)
+
+    def position(self, samples: U64Array) -> U64Array:
+        """Where samples are trained: the inverse of `dealt`."""
+        return self._dealt(samples, np.argsort)
+
+    def _dealt(self, numbers: U64Array, of_step: Callable[[Any], Any]) -> U64Array:
+        if self.balance is None or not len(numbers):
+            return numbers
+        found: U64Array = numbers.copy()
+        _, first, size = self.schedule.steps_of(numbers)
+        for start in np.unique(first).tolist():
+            inside = first == np.uint64(start)
+            stop = start + int(size[inside][0])
+            if self.num_samples is None or stop <= self.num_samples:
+                order: npt.NDArray[np.intp] = of_step(self.balance.order(self.partition, start, stop))
+                found[inside] = order[(numbers[inside] - np.uint64(start)).astype(np.intp)] + np.uint64(start)
+        return found
 
     def _micro_batch(self, before: int, dp_rank: int) -> U64Array:
         """Trainer sample indices of `dp_rank` in the group that begins at position `before`."""
@@ -287,21 +313,23 @@ class Plan:
         found: U64Array = samples[samples < end] if self.last_batch == "partial" else samples % end
         return found
 
-    def place(self, position: int) -> Place | None:
-        """Where `position` is trained; below num_samples a position is a sample. None if it is not trained.
+    def place(self, sample: int) -> Place | None:
+        """Where a sample is trained, or what fills positions from num_samples on. None if it is not trained.
 
         Raises:
-            ConfigError: For a position before the start of the plan: the run log knows those.
+            ConfigError: For a sample before the start of the plan: the run log knows those.
         """
-        step = self.schedule.step_of(position)
+        step = self.schedule.step_of(sample)
         if self.stop_step is not None and step >= self.stop_step:
             return None
         start, stop = self.schedule.range_of(step)
         self.partition.check_batch(stop - start)
+        position = int(self.position(np.array([sample], np.uint64))[0])
         return Place(step, *self.partition.deal(position - start))
 
-    def places(self, positions: U64Array) -> Places:
-        """place() of a uint64 array; step is -1 where a position is not trained."""
+    def places(self, samples: U64Array) -> Places:
+        """place() of a uint64 array; step is -1 where a sample is not trained."""
+        positions = self.position(samples)
         step, first, size = self.schedule.steps_of(positions)
         for batch_size in np.unique(size).tolist():
             self.partition.check_batch(batch_size)

@@ -18,10 +18,11 @@ from conceptloader.kernels.arrays import Outputs
 
 logger = logging.getLogger(__name__)
 
-Part = Literal["weights", "losses", "observers", "batches", "threads", "pin_memory"]
+Part = Literal["weights", "losses", "observers", "batches", "threads", "pin_memory", "balance"]
 """weights: they may change while it reads. losses: those of each step reach the run. observers: they are told of each
 micro batch. batches: they see it whole, and the launch is logged before the first one. threads: it reads in threads of
-its own, with the options of `loader` for these. pin_memory: its batches are tensors that it makes.
+its own, with the options of `loader` for these. pin_memory: its batches are tensors that it makes. balance: its ranks
+read what `TrainingRun.deal` gives them.
 """
 _OF_THREADS = ("num_threads", "prefetch_batches", "prefetch_bytes", "warn_after_s", "timeout_s")
 _OF_LOADER: dict[str, Part] = {**dict.fromkeys(_OF_THREADS, "threads"), "pin_memory": "pin_memory"}
@@ -71,6 +72,8 @@ class Entry:
             given = getattr(config.loader, name) != getattr(LoaderConfig, name)
             if given and part not in self.carries and os.environ.get("RANK", "0") == "0":
                 logger.warning("loader.%s: has no effect in %s, which reads in another way", name, self.name)
+        if config.loader.balance:
+            self.need("loader.balance", "balance", "whose ranks take samples in another way")
         for name, why in self.lacks.items():
             if getattr(config.outputs, name) != getattr(Outputs(), name):
                 raise ConfigError(

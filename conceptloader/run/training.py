@@ -12,11 +12,13 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from conceptloader.base.checks import as_count, as_names
+from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import plain
 from conceptloader.base.version import PAGES
 from conceptloader.config import Blend, ConfigLike, open_blend
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.kernels.kernel import U64Array
+from conceptloader.order.balance import Balance, Costs
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import LastBatch, Partition, Plan
 from conceptloader.order.progress.found import to_continue
@@ -32,6 +34,7 @@ from conceptloader.run.weights import Mixing, next_border, open_mixing, with_wei
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+R = TypeVar("R", bound=Any)  # a reader
 
 _UNOBSERVED = 18  # steps that a trainer may prefetch before the mixing is told of the first one
 
@@ -114,6 +117,8 @@ class TrainingRun:
         self._log_left = False  # a launch is logged at a position that has been left since
         self.followers: list[Callable[[Mixture, int], None]] = []
         self._observers: dict[Any, Observer] = {}  # by what made them
+        self._costs: Callable[[Mixture], Costs] | None = None  # of a reader, where samples are dealt by them
+        self._balance: Balance | None = None
         self._missing: str | None = None  # the checkpoint to continue from, where it is gone
         if path is not None and consumed:
             raise ConfigError(
@@ -195,6 +200,7 @@ class TrainingRun:
             schedule=self._rule.at(0, consumed),
             num_samples=self.num_samples,
             last_batch=self.last_batch,
+            balance=self._balance,
         )
         if step_start is not None:
             plan = plan.resumed(consumed, step_start)
@@ -267,6 +273,40 @@ class TrainingRun:
         return self.plan.count() if self.epoch_samples is None else self.epoch_samples // self.partition.group
 
     # Reading
+
+    def deal(self, reader: R) -> R:
+        """Let a reader of this run read for each position what `loader.balance` has dealt to it. Returns: it.
+
+        Raises:
+            ConfigError: If attention does not end at documents in these samples, or they are padded documents.
+        """
+        config, reads = self.blend.config, reader.layout.outputs
+        if config.loader.balance:
+            keeps_apart = config.packing or reads.cu_seqlens or reads.document_ids or reads.position_ids == "document"
+            if not keeps_apart or any(view is not None and view.by_document for view in self.blend.views):
+                raise ConfigError(
+                    "loader.balance",
+                    "true with " + ("samples of one document each" if keeps_apart else "attention across documents"),
+                    "windows or packs whose documents attention keeps apart: else they are equal work already",
+                    "set outputs.cu_seqlens: true or outputs.position_ids: document, as the model masks attention, or "
+                    "omit loader.balance",
+                )
+            self._costs, reader.dealt = reader.costs, self._dealt
+            self._rebalance(self.blend)
+        return reader
+
+    def _dealing(self, balance: Balance, start: int) -> str:
+        """Says how the samples of the step that begins at a position are dealt."""
+        size = self._rule.at(0, start).batch_size(start)
+        return fingerprint(balance.order(self.partition, start, start + size).tolist())
+
+    def _rebalance(self, blend: Blend) -> None:
+        if self._costs is not None:
+            self._balance = Balance(self._costs(blend.order))
+            self.plan = replace(self.plan, balance=self._balance)
+
+    def _dealt(self, positions: U64Array) -> U64Array:
+        return self.plan.dealt(positions)
 
     def tasks(self, dp_rank: int, begin: int) -> Iterator[Task]:
         """The micro batches of a rank from a position to the end of its epoch."""
@@ -378,6 +418,8 @@ class TrainingRun:
                     "mixing: the state at %d samples is saved before observe was told of the step that ends there: a "
                     "resumed run will learn nothing from it; call observe first", consumed,
                 )  # fmt: skip
+        if begun != consumed and self._balance is not None:
+            more["dealt"] = self._dealing(self._balance, begun)
         known = {key: value for key, value in more.items() if value is not None}
         return OrderState(spec=self.blend.spec.cut(consumed), consumed=consumed, more=known)
 
@@ -424,8 +466,19 @@ class TrainingRun:
         if self.end is not None:
             blend.order.check_run(self.end)
         reader, count_start = read(blend), saved.count("count_start", where, 0)
+        begun, dealt = saved.count("step_start", where, consumed), None
+        if begun != consumed:
+            if blend.config.loader.balance:
+                dealt = "" if reader is None else self._dealing(Balance(reader.costs(blend.order)), begun)  # type: ignore[attr-defined]
+            if dealt != saved.more.get("dealt"):
+                raise ResumeError(
+                    where,
+                    "a state within a step, whose samples were dealt in another way",
+                    "the loader.balance, micro batches, ranks and order of the run so far until the step ends",
+                    f"load a state between two steps, such as state_dict_at({begun}) of the run that saved this one",
+                )
         logged = self.directory is not None and (self.trained, self.blend.spec.hash) == (consumed, blend.spec.hash)
-        self._stand(consumed, saved.count("step_start", where, consumed), saved.count("step", where, None))
+        self._stand(consumed, begun, saved.count("step", where, None))
         self.blend, self.mixing, self.count_start, self.fresh, self._missing = blend, mixing, count_start, True, None
         if self.directory is not None and not logged:
             self.log, self.directory, self._log_left = None, None, True
@@ -487,6 +540,7 @@ class TrainingRun:
         blend = together(ranks, "set_weights", lambda: self._reweighted(weights, at, why, losses), facts)
         together(ranks, "set_weights: run log", write, lambda _: {})  # what was not agreed on must not stand there
         start = blend.spec.live[-1].at
+        self._rebalance(blend)  # first: what followers read again is dealt by the new order
         for follow in self.followers:
             follow(blend.order, start)
         self.blend = blend
@@ -511,6 +565,14 @@ class TrainingRun:
                 f"pass at={self.edge} or later",
             )
         start = next_border(self.plan, self.edge, self.blend.spec) if at is None else at
+        schedule = self.plan.schedule
+        if self._balance is not None and schedule.range_of(schedule.step_of(start))[0] != start:
+            raise ConfigError(
+                "set_weights: at",
+                f"{start}, within a step, whose samples loader.balance deals as a whole",
+                "the first sample of a step",
+                f"pass at={schedule.range_of(schedule.step_of(start))[1]}, or omit it",
+            )
         blend = with_weights(self.blend, weights, start, self.trained, why, losses)
         if self.end is not None:
             blend.order.check_run(self.end)
@@ -576,7 +638,8 @@ class TrainingRun:
         here = schedule.at(step, schedule.consumed_at(step))
         spec = self.blend.spec.cut(self.trained)
         end = None if self.num_samples is None else (self.num_samples, self.last_batch)
-        return RunStart.of(spec, here, self.partition, self.blend.config.seq_len, self.data_stage, end), spec
+        start = RunStart.of(spec, here, self.partition, self.blend.config.seq_len, self.data_stage, end)
+        return replace(start, balance=self.blend.config.loader.balance), spec
 
     def look_ahead(self) -> None:
         """Warn of what will stop this run later; by then it may run on another number of ranks."""

@@ -10,6 +10,9 @@ from typing import NamedTuple
 from conceptloader.config import Blend
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
+from conceptloader.kernels.kernel import I64Array, U64Array
+from conceptloader.loader.batch.open import open_reader
+from conceptloader.order.balance import Costs
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Place
 from conceptloader.order.progress.runlog import EARLIER, History
@@ -49,6 +52,18 @@ class Run:
     first: int = 0
     stop: int = EVERY
     parts: tuple[Era, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.history is not None:
+            object.__setattr__(self, "history", self.history.balanced(self._costs_of))
+
+    def _costs_of(self, samples: U64Array) -> I64Array:
+        """What samples of one step cost; see BatchReader.costs."""
+        return self.at(int(samples[0]))._costs(samples)
+
+    @cached_property
+    def _costs(self) -> Costs:
+        return open_reader(self.blend).costs(self.blend.order)
 
     @property
     def _eras(self) -> tuple[Era, ...]:

@@ -147,6 +147,13 @@ class MegatronData:
                 "packs: windows would cut conversations",
                 "add packing: {bins: 64}, or leave --sft out",
             )
+        if configs[0].loader.balance and not (rules.inter_document_masking and configs[0].taken_over is None):
+            raise ConfigError(
+                "loader.balance",
+                "true without --dataloader-inter-document-masking, or with `order: megatron`",
+                "attention that ends at documents, in conceptloader's order",
+                "pass --dataloader-inter-document-masking (from core 0.19 on), or omit loader.balance",
+            )
         if configs[0].outputs.loss_weight is not None and not self.stage.computes_loss:
             raise ConfigError(
                 "outputs.loss_weight",
@@ -284,7 +291,7 @@ class MegatronData:
             if size is None or isinstance(opened, StockSplit):  # Megatron's indices are longer than it asks for
                 size = opened.one_pass
             if split == Split.train:
-                self._readers.append(reader)
+                self._readers.append(reader if self.run is None else self.run.deal(reader))
             return ConceptDataset(
                 reader,
                 size,

@@ -178,7 +178,8 @@ def make_dataloader(
     if dataset.options.loss_per_dataset and (computes or run.learns):
         dataset.loss_per_dataset = losses.LossPerDataset(config.names, group, dataset.logs, computes)
     losses.activate(dataset.loss_per_dataset if computes else None)
-    dataset.reader = None if collator.owns_nothing else open_reader(run.blend, dataset.dp_rank, layout)
+    reader = run.deal(open_reader(run.blend, dataset.dp_rank, layout))
+    dataset.reader = None if collator.owns_nothing else reader
     return _Timed(
         dataset,
         batch_sampler=MicroBatches(run.partition, dataset.dp_rank, run.yielded),

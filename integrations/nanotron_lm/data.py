@@ -36,7 +36,7 @@ UNVERIFIED = "unverified"
 
 NANOTRON = Entry(
     name="nanotron",
-    carries=frozenset({"weights", "losses", "observers"}),
+    carries=frozenset({"weights", "losses", "observers", "balance"}),
     allow="nanotron.allow_changed: {json}",
     fix="omit it",
 )
@@ -159,7 +159,8 @@ class StageDataset(Dataset[Any]):
         self.notes.clear()
         found = None
         if self.loss_per_dataset is not None:
-            mine = members[run.partition.samples(0, stop - start, self.dp_rank).astype(np.int64)]
+            positions = run.partition.samples(start, stop, self.dp_rank)
+            mine = members[run.plan.dealt(positions.ravel()).reshape(positions.shape).astype(np.int64) - start]
             by_dataset = [[self.loss_per_dataset.names.index(names[m]) for m in row] for row in mine]
             found = self.loss_per_dataset.finish_step(by_dataset, stop)
         if run.mixing is not None:

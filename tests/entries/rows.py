@@ -22,6 +22,7 @@ from conceptloader.errors import ConceptloaderError, ConfigError, ResumeError
 from conceptloader.loader.batch import loader as batch_loader
 from conceptloader.loader.batch.open import batch_layout, open_reader
 from conceptloader.loader.batch.prefetch import Prefetcher
+from conceptloader.order import balance
 from conceptloader.run.entry import ANY
 from conceptloader.run.mixing import section
 from conceptloader.run.mixing.controller import shares
@@ -204,6 +205,23 @@ def data(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str
     if not differs(found.taken.batches, base.taken.batches, (*row.seen, *ORDERED)):
         return unseen(row, base, found)
     return f"wrong: {wrong}"
+
+
+def balanced(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
+    """Samples are taken as a step is dealt: here, on one rank and in one micro batch, backwards."""
+    before, after = row.configs(corpus)
+    base = run(before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(balance, "deal", lambda costs, micro, ranks: [[[*range(len(costs))][::-1]]])
+        found = run(after)
+    if problem := row.refused(found) or row.refused(base):
+        return problem
+    backwards = [
+        {name: value[::-1] for name, value in batch.items() if name in ORDERED} for batch in base.taken.batches
+    ]
+    if not differs(found.taken.batches, base.taken.batches, ORDERED):
+        return unseen(row, base, found)
+    return differs(found.taken.batches, backwards, ORDERED) or EFFECT
 
 
 def gate(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
@@ -579,6 +597,7 @@ ROWS: dict[str, Row] = {
         row("loader.prefetch_bytes", {"loader": {"prefetch_bytes": 1 << 20}}, reading("most")),
         row("loader.warn_after_s", {"loader": {"warn_after_s": 7}}, reading("warn_after_s")),
         row("loader.timeout_s", {"loader": {"timeout_s": 70}}, reading("timeout_s")),
+        row("loader.balance", {"loader": {"balance": True}}, balanced, base={"outputs": {"document_ids": True}}),
         row("loader.pin_memory", {"loader": {"pin_memory": True}}, pinned),
         row(
             "loader.verify_files", {"loader": {"verify_files": False}}, gate,

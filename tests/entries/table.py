@@ -109,6 +109,14 @@ OTHERS = (
         ("loader.pin_memory",), tuple(ENTRIES), SAYS,
         "Tested without an accelerator. With one, the key has its effect if conceptloader makes the tensors.",
     ),
+    Other(
+        ("loader.balance",), (*SOURCES, *OWN_SCRIPTS), REFUSED,
+        "conceptloader is not told which samples are a step's.",
+    ),
+    Other(
+        ("loader.balance",), ("Megatron launcher",), REFUSED,
+        "Raises without Megatron's `--dataloader-inter-document-masking`.",
+    ),
     Other(("metrics",), (*SOURCES, *OWN_SCRIPTS), REFUSED, "Nothing there tells conceptloader when a step ends."),
 )  # fmt: skip
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conceptloader.config import Outputs
-from conceptloader.kernels.arrays import TRACK, Row
+from conceptloader.kernels.arrays import BATCH, TRACK, Row
 from conceptloader.kernels.kernel import Array as Array
 
 Batch = dict[str, Any]
@@ -224,6 +224,14 @@ class BatchLayout:
             offsets[name] = size
             size += -(-math.prod(spec.shape) * spec.dtype.itemsize // ALIGNMENT) * ALIGNMENT
         return Carving(specs, offsets, size)
+
+
+class Boundaries(Outputs):
+    """Nothing but where documents begin in samples: kernels read no tokens for it."""
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for row in BATCH if row.name == "cu_seqlens"]
 
 
 class Carving(NamedTuple):

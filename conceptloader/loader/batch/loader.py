@@ -29,7 +29,7 @@ from conceptloader.run.weights import Mixing
 logger = logging.getLogger(__name__)
 LOADER = Entry(
     name="make_dataloader",
-    carries=frozenset({"weights", "losses", "observers", "batches", "threads", "pin_memory"}),
+    carries=frozenset({"weights", "losses", "observers", "batches", "threads", "pin_memory", "balance"}),
 )
 
 _OF_TORCH = {
@@ -129,7 +129,7 @@ class BaseLoader(Shown, Generic[B]):
         self.dp_rank = self.run.dp_rank = dp_rank
         self._transform = batch_transform
         self._ahead: Prefetcher[Task, Any] | None = None
-        self._reader = open_reader(self.blend, dp_rank)
+        self._reader = self.run.deal(open_reader(self.blend, dp_rank))
         self._place(device, check_ranks)
         if dp_rank == 0:
             self.blend.look_ahead(self.run.yielded)
@@ -375,13 +375,14 @@ class BaseLoader(Shown, Generic[B]):
                 loader then stays at its position.
         """
         where = "loader state"
-        self._reader = self.run.resume(
+        reader = self.run.resume(
             OrderState.read(state, where),
             where,
             allow_changed=allow_changed,
             new_stage=new_stage,
             read=lambda blend: open_reader(blend, self.dp_rank),
         )
+        self._reader = self.run.deal(reader)
         self.close()
 
     def observe(self, losses: Mapping[str, float] | None = None, *, group: Any = None, agree: bool = True) -> None:

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from threading import get_ident
@@ -19,11 +19,12 @@ from conceptloader.kernels.fill import fill_samples
 from conceptloader.kernels.kernel import I64Array, U64Array
 from conceptloader.kernels.order import NO_TABLES
 from conceptloader.loader.batch.after import WithoutLoss, steps_after
-from conceptloader.loader.batch.layout import LOSS_FIELD, Allocate, Batch, BatchLayout
+from conceptloader.loader.batch.layout import LOSS_FIELD, Allocate, Batch, BatchLayout, Boundaries
 from conceptloader.loader.batch.messages import explain
 from conceptloader.loader.batch.open_files import OpenFiles
 from conceptloader.loader.batch.tables import make_tables
 from conceptloader.loader.batch.workspace import Shape, Workspace
+from conceptloader.order.balance import Costs
 from conceptloader.order.mixture import Mixture
 from conceptloader.storage.handles import HANDLES, Handles
 from conceptloader.storage.reads import retrying
@@ -56,6 +57,9 @@ class BatchReader:
 
     Safe to use from many threads, after a fork, and to pickle. dp_rank: named in errors, with the sample; None to
     inspect samples of no run. handles: of files.
+
+    Attributes:
+        dealt: Says which samples are read for those that are asked for, if not these themselves; see TrainingRun.deal.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class BatchReader:
         if masked and layout.outputs.loss_mask and dp_rank is not None:
             self._after.append(self.without_loss.add)
         self.follow(order)
+        self.dealt: Callable[[U64Array], U64Array] | None = None
         self._tables = make_tables(self.views, layout)
         self._files = OpenFiles(self._tables, handles)
         self._shapes: dict[int, Shape] = {}
@@ -87,11 +92,21 @@ class BatchReader:
         np.empty(_KEPT_BYTES, np.uint8)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.order, self.views, self.layout, self.dp_rank)
+        return type(self), (self.order, self.views, self.layout, self.dp_rank), {"dealt": self.dealt}
 
     def follow(self, order: Order) -> None:
         """Read on in another order of the same members, which agrees with this one on what is being read."""
         self.order = order
+
+    def costs(self, order: Order) -> Costs:
+        """The work of attention in samples of an order: the sums of squared lengths of their sequences.
+
+        Sequences are what attention keeps apart: documents or their pieces, and padding. Only the tables of documents
+        are read. What is returned raises as `read`.
+        """
+        size = self.layout.seq_len
+        layout = BatchLayout(seq_len=size, outputs=Boundaries(cu_seqlens=True, loss_mask=False))
+        return partial(_costs, BatchReader(order, self.views, layout, self.dp_rank), size)
 
     def read(
         self,
@@ -112,6 +127,8 @@ class BatchReader:
         Raises: FormatError for corrupt data, ReadError if the operating system fails; ConfigError for a sample of a
         member that has left the configuration.
         """
+        if self.dealt is not None and samples.ndim == 1:  # else they fill a last batch, which stays as it is
+            samples = self.dealt(samples)
         samples, positions = samples if samples.ndim == 2 else (samples, samples)
         shape = self._shape(len(samples))
         size = shape.carving.size
@@ -277,3 +294,11 @@ class BatchReader:
         else:
             what = "the first read"
         return f"{what}, {self._who(work, sample)}"
+
+
+def _costs(boundaries: BatchReader, size: int, samples: U64Array) -> I64Array:
+    """See BatchReader.costs. size: inputs of a sample."""
+    ends = boundaries.read(samples)["cu_seqlens"].astype(np.int64)
+    costs = np.zeros(len(samples), np.int64)
+    np.add.at(costs, ends[:-1] // size, np.diff(ends) ** 2)
+    return costs

@@ -23,6 +23,7 @@ from typing import Any
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import Saved, build, plain
 from conceptloader.errors import ConfigError, FormatError, ReadError, ResumeError
+from conceptloader.order.balance import Balance, Costs
 from conceptloader.order.partition import LastBatch, Partition, Place, Plan, Scheme
 from conceptloader.order.progress.spec import SAVED_VERSION, OrderSpec, chained
 from conceptloader.order.schedule import BatchSchedule
@@ -50,6 +51,7 @@ class RunStart(Saved):
         scheme: See Partition.
         data_stage: Its name, for frameworks that have them.
         end: Of the run: its samples, and what happens to a last batch that is not full, see Plan; None for none.
+        balance: Whether the samples of a step were dealt by their costs, see order/balance.py.
         time: UTC, ISO 8601.
     """
 
@@ -63,6 +65,7 @@ class RunStart(Saved):
     scheme: Scheme
     data_stage: str | None = None
     end: tuple[int, LastBatch] | None = None
+    balance: bool = False
     time: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
 
     def __post_init__(self) -> None:
@@ -129,15 +132,19 @@ class _Before(Saved):
 
 @dataclass(frozen=True)
 class Launch:
-    """The steps [start.step, stop_step) of a launch, as they count; stop_step None: to the end, and into the future."""
+    """The steps [start.step, stop_step) of a launch, as they count; stop_step None: to the end, and into the future.
+
+    balance: how its steps were dealt, once somebody has said what samples cost; see History.balanced.
+    """
 
     start: RunStart
     stop_step: int | None
+    balance: Balance | None = None
 
     @property
     def plan(self) -> Plan:
         """Steps and samples of this launch."""
-        return self.start.plan
+        return self.start.plan if self.balance is None else replace(self.start.plan, balance=self.balance)
 
     def place(self, sample: int) -> Place | None:
         """Where `sample` is trained in this launch, if it is."""
@@ -174,6 +181,11 @@ class History:
         part = copy.copy(self)
         part.launches = list(launches)
         return part
+
+    def balanced(self, costs: Costs) -> "History":
+        """With the places of samples in launches that dealt them by their costs."""
+        balance = Balance(costs)
+        return self.part([replace(one, balance=balance) if one.start.balance else one for one in self.launches])
 
     def launch(self, step: int) -> Launch:
         """The launch that `step` belongs to. Raises ConfigError for a step before the first one logged."""

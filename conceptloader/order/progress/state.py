@@ -24,6 +24,7 @@ _MORE = (
     "step",
     "count_start",
     "mixing",
+    "dealt",
     "data_stage",
     "data_stage_start",
 )  # the last two are of nanotron

@@ -1,0 +1,108 @@
+"""`loader.balance` on packs: time of a step over that of equal micro batches, and processor time for it.
+
+Documents of log-normal lengths, 700 tokens in the median, and 3 % of long ones of 20,000: token files of Megatron's
+kind, read in place, whose tokens are never read here. The cost model is a dense one of 8 billion parameters: 4.8e10
+operations a token, and 786,432 a token and token of context within its document. Pipelines run one forward, one
+backward.
+"""
+
+import struct
+import time
+
+import numpy as np
+import numpy.typing as npt
+from data import ROOT
+from harness import Report
+
+from conceptloader.cli import main
+from conceptloader.config import open_blend
+from conceptloader.loader.batch.open import open_reader
+from conceptloader.order.balance import deal
+
+SEQ_LEN, STEPS = 131_072, 6
+LINEAR, ATTENTION = 4.8e10, 786_432.0
+SHAPES = {
+    "dp 64, accumulation 8": (64, 8, 1),
+    "dp 64, accumulation 8, pp 8": (64, 8, 8),
+    "dp 16, accumulation 32, pp 8": (16, 32, 8),
+}
+Times = npt.NDArray[np.float64]
+
+
+def write(tokens: int) -> str:
+    """A dataset of so many tokens, which are a hole in a file."""
+    ROOT.mkdir(parents=True, exist_ok=True)
+    prefix, path = ROOT / "balance", ROOT / "balance-adopted"
+    if path.exists():
+        return str(path)
+    rng = np.random.default_rng(0)
+    lengths = np.exp(rng.normal(np.log(700), 1.3, tokens // 1000))
+    long = rng.random(len(lengths)) < 0.03
+    lengths[long] = np.exp(rng.normal(np.log(20_000), 1.2, long.sum()))
+    lengths = np.maximum(lengths, 16).astype("<i4")
+    lengths = lengths[: np.searchsorted(np.cumsum(lengths, dtype=np.int64), tokens)]
+    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    with prefix.with_suffix(".idx").open("wb") as file:
+        file.write(struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 8, len(lengths), len(lengths) + 1))
+        for array in (lengths, 2 * starts[:-1], np.arange(len(lengths) + 1)):
+            file.write(array.astype("<i4" if array is lengths else "<i8").tobytes())
+    with prefix.with_suffix(".bin").open("wb") as file:
+        file.truncate(2 * int(starts[-1]))
+    tokenizer = ["--tokenizer-name", "none", "--vocab-size", "50000"]
+    assert main(["adopt", str(prefix.with_suffix(".bin")), "--out", str(path), *tokenizer]) == 0
+    return str(path)
+
+
+def step_time(costs: Times, stages: int) -> float:
+    """Of micro batches with costs [ranks, accumulation]: when the last rank ends. Forward takes a third of each."""
+    ranks, number = costs.shape
+    done: dict[tuple[str, int, int], Times] = {}
+    plans = []
+    for stage in range(stages):
+        ahead = min(stages - stage - 1, number)
+        plan = [("F", k) for k in range(ahead)]
+        for k in range(number - ahead):
+            plan += [("F", ahead + k), ("B", k)]
+        plans.append(plan + [("B", k) for k in range(number - ahead, number)])
+    clocks, at = [np.zeros(ranks) for _ in plans], [0] * stages
+    while any(at[stage] < len(plan) for stage, plan in enumerate(plans)):
+        for stage, plan in enumerate(plans):
+            while at[stage] < len(plan):
+                kind, k = plan[at[stage]]
+                other = stage + (-1 if kind == "F" else 1)
+                needed = done.get((kind, other, k)) if 0 <= other < stages else clocks[stage]
+                if needed is None:
+                    break
+                share = (1 if kind == "F" else 2) / 3 / stages
+                clocks[stage] = done[kind, stage, k] = np.maximum(clocks[stage], needed) + share * costs[:, k]
+                at[stage] += 1
+    return float(max(clock.max() for clock in clocks))
+
+
+report = Report("balance")
+config = {
+    "seq_len": SEQ_LEN,
+    "packing": {"bins": 64},
+    "outputs": {"cu_seqlens": True},
+    "datasets": {"web": {"path": write(STEPS * 512 * SEQ_LEN * 5 // 4)}},
+}
+blend = open_blend(config)
+costs_of = open_reader(blend).costs(blend.order)
+began = time.process_time()
+squares = [costs_of(np.arange(k * 512, (k + 1) * 512, dtype=np.uint64)) for k in range(STEPS)]
+report.fact("costs of a step of 512 packs", "CPU of a sample", 1e6 * (time.process_time() - began) / STEPS / 512, "us")
+for name, (ranks, number, stages) in SHAPES.items():
+    ratios = {"as it comes": [], "balanced": []}  # type: dict[str, list[float]]
+    for found in squares:
+        whole = LINEAR * SEQ_LEN + ATTENTION * found
+        ideal = step_time(np.full((ranks, number), whole.mean()), stages)
+        came = whole.reshape(number, ranks).T
+        began = time.process_time()
+        dealt = deal(found.tolist(), 1, ranks)
+        spent = time.process_time() - began
+        ratios["as it comes"].append(step_time(came, stages) / ideal)
+        ratios["balanced"].append(step_time(whole[np.array(dealt)[:, :, 0]], stages) / ideal)
+    for how, values in ratios.items():
+        report.fact(name, how, float(np.mean(values)), "of a step with equal micro batches")
+report.fact("dealing a step of 512", "CPU of a sample", 1e6 * spent / 512, "us")
+report.finish()

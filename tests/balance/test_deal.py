@@ -1,0 +1,68 @@
+"""Dealing the samples of a step: a permutation, equal on all ranks, close to the best there is."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conceptloader.order.balance import Balance, deal
+from conceptloader.order.partition import Partition, Plan, Scheme
+from conceptloader.order.schedule import BatchSchedule
+
+
+@given(st.data())
+def test_every_sample_of_a_step_is_dealt_once_and_found_where_it_is(data: st.DataObject) -> None:
+    micro, ranks, groups = (data.draw(st.integers(1, 4)) for _ in range(3))
+    scheme: Scheme = data.draw(st.sampled_from(["strided", "contiguous"]))
+    size, steps = micro * ranks * groups, 3
+    partial = data.draw(st.integers(0, size - 1))
+    every = size * steps + size
+    costs = np.array(data.draw(st.lists(st.integers(0, 50), min_size=every, max_size=every)))
+    plan = Plan(
+        partition=Partition(micro_batch_size=micro, dp_size=ranks, scheme=scheme),
+        schedule=BatchSchedule.constant(size),
+        num_samples=size * steps + partial or None,
+        last_batch="partial",
+        balance=Balance(lambda samples: costs[samples.astype(int)]),
+    )
+    for step in range(steps + (partial > 0)):
+        start, stop = step * size, min((step + 1) * size, size * steps + partial)
+        found = [plan.micro_batches(step, rank) for rank in range(ranks)]
+        samples = np.concatenate([np.concatenate(mine) for mine in found]).astype(int)
+        assert sorted(samples.tolist()) == list(range(start, stop))
+        for rank, mine in enumerate(found):
+            for number, one in enumerate(mine):
+                for slot, sample in enumerate(one.tolist()):
+                    place = plan.place(sample)
+                    assert place is not None
+                    assert place[:3] == (step, number, rank)
+                    assert stop - start < size or place.slot == slot
+                    assert [int(part[0]) for part in plan.places(np.array([sample], np.uint64))] == list(place)
+    positions = np.arange(size, dtype=np.uint64)
+    assert (plan.position(plan.dealt(positions)) == positions).all()
+
+
+@given(st.lists(st.integers(0, 30), min_size=6, max_size=6), st.sampled_from([2, 3]))
+def test_no_rank_has_more_than_four_thirds_of_the_best(costs: list[int], ranks: int) -> None:
+    best = min(max(sum(one[k::ranks]) for k in range(ranks)) for one in permutations(costs))
+    heaviest = max(sum(costs[sample] for one in mine for sample in one) for mine in deal(costs, 1, ranks))
+    assert 3 * heaviest <= 4 * best
+
+
+def test_the_definition_by_hand() -> None:
+    # 9 to the first of two equal ranks, 8 and 7 to the other, 5 and 4 to the first, 3 to the other; then both have 18,
+    # and 2 goes to the first. In a rank the lightest begins, the next one ends, and so on inwards.
+    costs = [1, 9, 3, 8, 2, 7, 4, 5]
+    ranks = [[costs[sample] for (sample,) in mine] for mine in deal(costs, micro_batch_size=1, dp_size=2)]
+    assert ranks == [[2, 5, 9, 4], [1, 7, 8, 3]]
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 8), (2, 2, 2), (1, 8, 1)])
+def test_equal_costs_are_dealt_too(sizes: tuple[int, int, int]) -> None:
+    micro, ranks, groups = sizes
+    found = deal([5] * 8, micro, ranks)
+    assert len(found) == ranks
+    assert all(len(mine) == groups and all(len(one) == micro for one in mine) for mine in found)
+    assert sorted(sample for mine in found for one in mine for sample in one) == list(range(8))

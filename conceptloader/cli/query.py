@@ -15,7 +15,7 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.parquet import write_parquet
 from conceptloader.storage.durable import completed
 from conceptloader.storage.reads import named
-from conceptloader.trace.tables import batches, read_table
+from conceptloader.trace.tables import batches, read_tables
 
 _SQL = re.compile(r"[\s(]*(select|from|with|values)\b", re.IGNORECASE)
 USAGE = "[CONFIG] SQL --steps A:B [options]"
@@ -28,7 +28,7 @@ parts (documents in samples), documents, spans, datasets. Columns and examples: 
     --run-log checkpoints --steps 0:20000 --parquet seen.parquet
   conceptloader query run.yaml "select name, sum(seen) from spans group by all order by 2 desc" --samples 1000000
 
---table losses=losses.parquet adds a table of a Parquet or JSONL file. A query can read nothing else.
+--table losses=losses.parquet adds a table of a Parquet file. A query can read nothing else.
 """
 
 
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True).add_argument
     which("--steps", type=steps, metavar="A:B", help="of the steps A to B - 1")
     which("--samples", type=positive, metavar="N", help="of the first N samples, without steps")
-    add("--table", action="append", default=[], metavar="NAME=FILE", help="a Parquet or JSONL file as a table")
+    add("--table", action="append", default=[], metavar="NAME=FILE", help="a Parquet file as a table")
     add = parser.add_mutually_exclusive_group().add_argument
     add("--csv", metavar="FILE", help="write the rows to this file")
     add("--parquet", metavar="FILE", help="write the rows to this file")
@@ -50,12 +50,7 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     arguments.config = next((word for word in arguments.words if word not in sql), None)
     if len(sql) != 1 or len(arguments.words) > 2:
         raise ConfigError("query", f"{arguments.words}", "[CONFIG] SQL", "pass one SELECT, in quotes")
-    tables = {}
-    for one in arguments.table:
-        name, equals, path = one.partition("=")
-        if not equals:
-            raise ConfigError("--table", repr(one), "a name for a file", "pass --table NAME=FILE")
-        tables[name] = read_table(path)
+    tables = read_tables(arguments.table)
     found = batches(open_run(arguments), sql[0], arguments.steps, arguments.samples, tables)
     if path := arguments.parquet or arguments.csv:
         with named(path, "written"), completed(os.path.abspath(path)) as temporary:

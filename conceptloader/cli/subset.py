@@ -9,7 +9,6 @@ from conceptloader.base.arguments import (
     not_negative,
     read_ids,
     refuse_beside,
-    refuse_without,
 )
 from conceptloader.base.terminal import counted
 from conceptloader.cli.output import Output, progress_bar
@@ -24,12 +23,14 @@ Python. Expressions: docs/subsets.md.
 
   conceptloader subset data/web --where "quality >= 0.7 and 'medicine' in concepts" --out data/web-medicine
   conceptloader subset data/web --by "metadata->>'domain'" --out data/web    (data/web-news, data/web-wiki)
+  conceptloader subset data/web --table t=domains.parquet --where "id in (select id from t where domain = 'news')"
+    --out data/web-news
   conceptloader subset data/web --where "share < 0.01" --seed 7 --out data/web-small
   conceptloader subset data/web --spans "'medicine' in concepts and 'news' not in concepts" --out data/web-spans
   conceptloader subset data/books data/code --out data/all
 """
 
-_OF_ONE = "where", "ids", "spans", "by", "metadata", "on", "seed"
+_OF_ONE = "where", "ids", "spans", "by", "table", "seed"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,8 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ids", metavar="FILE", help="only documents with these ids, one per line")
     add("--spans", metavar="SQL", help="only the tokens for which this is true: 'NAME' in TRACK, and, or, not")
     add("--by", metavar="SQL", help="one subset per value of this, such as metadata->>'domain'")
-    add("--metadata", metavar="FILE", help="Parquet or JSONL with a row per document; adds its columns")
-    add("--on", metavar="COLUMN", help="its column with documents' ids (default: id, or document, their numbers)")
+    add(
+        "--table", action="append", default=[], metavar="NAME=FILE", help="a Parquet file that --where and --by may ask"
+    )
     add("--seed", type=not_negative, default=0, metavar="N", help="seed of the column share (default: 0)")
 
 
@@ -61,9 +63,8 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
             "--where, --ids, --spans or --by",
             "add --where SQL, --ids FILE, --spans SQL or --by SQL",
         )
-    refuse_without("--metadata", arguments, "on")
     ids = None if arguments.ids is None else read_ids("--ids", arguments.ids)
-    ask = SubsetOptions(ids=ids, **chosen(arguments, "where", "spans", "by", "metadata", "on", "seed"))
+    ask = SubsetOptions(ids=ids, tables=arguments.table, **chosen(arguments, "where", "spans", "by", "seed"))
     with progress_bar(arguments.quiet, "chunk") as progress:
         found = make_subsets(arguments.datasets[0], arguments.out, ask, roots=arguments.root, progress=progress)
     lines = [
@@ -73,6 +74,5 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     lines += [f"{counted(found.unknown, 'document')} for which the expression is null"] if found.unknown else []
     lines += [f"{counted(found.without_view, 'document')} in no subset"] if found.without_view else []
     lines += [] if ids is None else [f"{counted(found.with_id, 'document')} with one of {counted(len(ids), 'id')}"]
-    lines += [f"{counted(found.with_row, 'document')} with a row of {arguments.metadata}"] if arguments.metadata else []
     views = [{"path": path, "documents": d, "tokens": t} for path, (d, t) in found.views.items()]
     output.result({**vars(found), "views": views}, lines)

@@ -19,11 +19,10 @@ from conceptloader.format.write.view import write_view
 from conceptloader.trace import documents as data
 from conceptloader.trace.concepts import Columns, Expression, ids_of
 from conceptloader.trace.sql import EXTRA, Relation, ask
-from conceptloader.trace.tables import read_table
+from conceptloader.trace.tables import read_tables
 
 _MOST_VIEWS = 4096
 _NAME, _OTHERS = re.compile(r"[\w .,&'()/+#:-]{1,100}"), re.compile(r"[^\w.-]+")
-_KEY = "its own id"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,21 +31,19 @@ class SubsetOptions:
 
     where: SQL that is true for documents, over their columns (docs/subsets.md). ids: only documents with one of these.
     spans: SQL that is true for tokens, over their concepts: only these tokens. by: SQL of which each value makes a
-    subset, null none. metadata: a Parquet or JSONL file whose columns are there as well; its column `on`, by default
-    id, or document where there is none, has ids or numbers of documents. seed: of the column share.
+    subset, null none. tables: Parquet files for `where` and `by` to ask, each as NAME=FILE. seed: of the column share.
     """
 
     where: str | None = None
     ids: Sequence[str] | None = None
     spans: str | None = None
     by: str | None = None
-    metadata: str | None = None
-    on: str | None = None
+    tables: Sequence[str] = ()
     seed: int = 0
 
     def described(self) -> dict[str, Any]:
         """What the manifest of a subset says of it."""
-        said = {name: value for name, value in asdict(self).items() if value is not None}
+        said = {name: value for name, value in asdict(self).items() if value not in (None, ())}
         if self.ids is not None:
             said["ids"] = fingerprint(sorted(set(self.ids)))
         return said
@@ -54,7 +51,7 @@ class SubsetOptions:
 
 @dataclass
 class Selected:
-    """documents: that were tested; unknown: of which `where` is null; with_id, with_row: with an id, a row of metadata.
+    """documents: that were tested; unknown: of which `where` is null; with_id: with one of the ids.
 
     without_view: kept, but of which `by` is null. views: path -> (documents, tokens).
     """
@@ -62,7 +59,6 @@ class Selected:
     documents: int = 0
     unknown: int = 0
     with_id: int = 0
-    with_row: int = 0
     without_view: int = 0
     views: dict[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -93,7 +89,7 @@ def make_subsets(
             fix = f"widen --where, --ids or --spans: nothing was written (the expression is null for {found.unknown})"
             what = f"no document of {found.documents:,} in {dataset.path}"
             raise ConfigError("subset", what, "at least one document", fix)
-        order = np.argsort(start, kind="stable")  # a join may change it
+        order = np.argsort(start, kind="stable")  # a subquery may change it
         start, stop = start[order], stop[order]
         values, which = np.unique(names[order].astype(str), return_inverse=True)
         if len(values) > _MOST_VIEWS:
@@ -128,23 +124,18 @@ def _kept(
                 progress(done, total)
 
     made = {name: arrow.float64() if kind == "double" else arrow.bool_() for name, kind in columns.types.items()}
-    tables: dict[str, Any] = {"documents": Relation({**types, **made}, rows)}
-    source, has_row, has_id = "documents", "false", "true"
-    if wanted.metadata is not None:
-        key, tables["metadata"] = _metadata(wanted.metadata, wanted.on, types)
-        source += f' LEFT JOIN metadata ON documents.{key} = metadata."{_KEY}"'
-        has_row = f'"{_KEY}" IS NOT NULL'
+    tables = {**read_tables(wanted.tables), "documents": Relation({**types, **made}, rows)}
+    has_id = "true"
     if wanted.ids is not None:
         tables["ids"] = arrow.table({"id": arrow.array([*wanted.ids], arrow.string())})
         has_id = "documents.id IN (SELECT ids.id FROM ids)"
-    text = f"SELECT start, stop, (\n{where.sql}\n) AS kept, (\n{by.sql}\n)::VARCHAR AS view, {has_row} AS has_row, "
+    text = f"SELECT start, stop, (\n{where.sql}\n) AS kept, (\n{by.sql}\n)::VARCHAR AS view, "
     option = ", ".join(name for name in ("where", "by") if getattr(wanted, name) is not None)
-    for batch in ask(f"{text}coalesce({has_id}, false) AS has_id FROM {source}", tables, option):
+    for batch in ask(f"{text}coalesce({has_id}, false) AS has_id FROM documents", tables, option):
         if batch["kept"].type != arrow.bool_():
             raise ConfigError("where", f"a value of type {batch['kept'].type}", "true or false", "compare it")
-        chosen, with_row = (batch[name].to_numpy(zero_copy_only=False).astype(bool) for name in ("has_id", "has_row"))
+        chosen = batch["has_id"].to_numpy(zero_copy_only=False).astype(bool)
         found.with_id += int(chosen.sum()) if wanted.ids is not None else 0
-        found.with_row += int(with_row.sum())
         found.unknown += batch["kept"].null_count
         start, stop = (batch[name].to_numpy() for name in ("start", "stop"))
         chosen &= batch["kept"].fill_null(False).to_numpy(zero_copy_only=False).astype(bool) & (start < stop)
@@ -158,11 +149,6 @@ def _kept(
             which, run = Runs.of(start, stop).meeting(begin, end)
             some, start, stop = some[run], np.maximum(begin[which], start[run]), np.minimum(end[which], stop[run])
         yield start, stop, batch["view"].take(arrow.array(some)).to_numpy(zero_copy_only=False)
-    if wanted.metadata is not None and not found.with_row:
-        known = data.document_ids(dataset, np.arange(min(dataset.num_documents, 1024))).drop_null()
-        what = f"none of its {len(tables['metadata']):,} ids in {dataset.path}"
-        such = f", such as {known[0].as_py()!r:.100}" if len(known) else ", which has none: name them by `document`"
-        raise ConfigError("metadata", what, "ids of its documents" + such, "nothing was written")
 
 
 def _columns_of_tokens(dataset: Dataset, text: str) -> Columns:
@@ -171,37 +157,6 @@ def _columns_of_tokens(dataset: Dataset, text: str) -> Columns:
         raise ConfigError("spans", found, "another mode", "pass --where or --ids instead of --spans")
     expression = Expression(text, dataset.concept_tracks, "spans", tokens=True)
     return Columns(dataset, expression, ids_of({"": dataset}, expression.concepts, "spans")[""])
-
-
-def _metadata(path: str, on: str | None, known: Collection[str]) -> tuple[str, Any]:
-    """("id" or "document", the rows: their key under _KEY, all other columns but one called id)."""
-    arrow, compute, where = need("pyarrow", path), need("pyarrow.compute", path), f"metadata: {path}"
-    table = read_table(path)
-    on = on or ("id" if "id" in table.column_names else "document")
-    if on not in table.column_names or table[on].null_count == len(table):
-        found = f"the columns {', '.join(table.column_names)}"
-        raise ConfigError(where, found, f"a column {on} with ids", "name the one that has them (--on COLUMN)")
-    table = table.filter(table[on].is_valid())
-    kind = getattr(table[on].type, "value_type", table[on].type)  # of a dictionary, too
-    number = arrow.types.is_integer(kind)
-    if not number and "string" not in str(kind):
-        fix = "cast the column of ids to strings"
-        raise ConfigError(where, f"ids of type {kind}", "strings or integers, as in the input", fix)
-    keys = table[on].cast(arrow.int64() if on == "document" and number else arrow.large_string())
-    if len(keys.unique()) != len(keys):
-        raise ConfigError(where, "an id twice", "one row for each document", "remove one of the rows")
-    twice = sorted(({*table.column_names} - {on, "id"}) & {*known})
-    if twice:
-        names = ", ".join(twice)
-        found = f"the columns {names}, which the dataset has too"
-        raise ConfigError(where, found, "new names", f"rename {names} in the table")
-    columns = {_KEY: keys}
-    for name in {*table.column_names} - {on, "id"}:
-        column = table[name]
-        if arrow.types.is_floating(column.type):  # to SQL, NaN is above all numbers
-            column = compute.if_else(compute.is_nan(column), None, column)
-        columns[name] = column
-    return "document" if on == "document" and number else "id", arrow.table(columns)
 
 
 def _places(out: str, values: list[str]) -> list[str]:

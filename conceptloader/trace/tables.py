@@ -1,8 +1,6 @@
 """A run as tables that SQL asks: its samples, what they are made of, and how much of its data was seen."""
 
-import json
-import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,6 @@ from conceptloader.config.mask import NEVER
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.bulk import Pieces, documents_of
 from conceptloader.format.spec.columns import Ints
-from conceptloader.format.spec.jsonfile import each_once
 from conceptloader.trace import documents as data
 from conceptloader.trace.ranges import Member, by_value, ranges_by_shard, ranges_of
 from conceptloader.trace.run import Run
@@ -23,6 +20,7 @@ _SAMPLES = 1 << 17
 _PLACES = "step", "rank", "micro_batch", "row"
 _SUMS = "samples", "seen", "size"
 _FIRST = "first_sample", "first_step"
+_OURS = "samples", "parts", "documents", "spans", "datasets", "ids"
 
 
 def query(
@@ -192,49 +190,25 @@ class _Tables:
         return self._arrow.array(column, mask=column < 0)
 
 
-def read_table(path: str) -> Any:
-    """The rows of a Parquet or JSONL file, an Arrow table: no type is guessed from texts, and no number is rounded.
-
-    A column of JSONL is of true and false, 64-bit integers, numbers, text, or else JSON as text; never of two kinds.
+def read_tables(given: Sequence[str]) -> dict[str, Any]:
+    """The Parquet files of NAME=FILE as Arrow tables, by name; NaN, which to SQL is above all numbers, as null.
 
     Raises:
-        ConfigError: If it cannot be read, or a column has values of two kinds.
+        ConfigError: If one is something else, or cannot be read.
     """
-    arrow = need("pyarrow", f"{path}: found no pyarrow package, which makes the tables")
-    try:
-        if path.endswith(".parquet"):
-            return need("pyarrow.parquet", path).read_table(path)
-        columns: dict[str, list[Any]] = {}
-        with open(path, encoding="utf-8-sig", newline="\n") as file:
-            for number, line in enumerate(line for line in file if not line.isspace()):
-                row = json.loads(line, object_pairs_hook=each_once, parse_constant=_no_number)
-                if not isinstance(row, dict):
-                    raise ValueError(f"row {number + 1}: found no object")
-                for name in row.keys() - columns.keys():
-                    columns[name] = [None] * number
-                for name, values in columns.items():
-                    values.append(row.get(name))
-        return arrow.table({name: _column(arrow, name, values) for name, values in columns.items()})
-    except (OSError, ValueError, OverflowError, RecursionError, arrow.ArrowException) as error:
-        expected = "a Parquet or JSONL file with a kind of values for each column"
-        raise ConfigError(os.fspath(path), f"{error}", expected, "convert the file, or write it again") from error
-
-
-def _column(arrow: Any, name: str, values: list[Any]) -> Any:
-    kinds = {type(value) for value in values} - {type(None)}
-    if kinds <= {list, dict}:
-        texts = [None if value is None else json.dumps(value, ensure_ascii=False) for value in values]
-        return arrow.array(texts, arrow.string())
-    if kinds == {int, float}:
-        if any(type(value) is int and abs(value) > 1 << 53 for value in values):
-            raise ValueError(f"{name}: found integers above 2^53 among numbers with a point")
-        values, kinds = [None if value is None else float(value) for value in values], {float}
-    if len(kinds) > 1:
-        raise ValueError(f"{name}: found {' and '.join(sorted(kind.__name__ for kind in kinds))}")
-    big = kinds == {int} and max(value for value in values if value is not None) >= 1 << 63
-    types = {bool: arrow.bool_(), int: arrow.uint64() if big else arrow.int64(), float: arrow.float64()}
-    return arrow.array(values, types.get(next(iter(kinds)), arrow.string()))
-
-
-def _no_number(name: str) -> Any:
-    raise ValueError(f"found {name}, expected JSON, which has no such number")
+    arrow, compute, parquet = (need(f"pyarrow{one}", EXTRA.format("pyarrow")) for one in ("", ".compute", ".parquet"))
+    found = {}
+    for name, equals, path in (one.partition("=") for one in given):
+        if not equals or name in _OURS:
+            raise ConfigError("table", repr(name), "a name of its own for a file", "pass --table NAME=FILE")
+        try:
+            table = parquet.read_table(path)
+        except (OSError, arrow.ArrowException) as error:
+            fix = "make one of JSON or CSV: duckdb -c \"copy (from 'a.jsonl') to 'a.parquet'\""
+            raise ConfigError(path, f"{error}", "a Parquet file", fix) from error
+        for k, column in enumerate(table.columns):
+            if arrow.types.is_floating(column.type):
+                known = compute.if_else(compute.is_nan(column), None, column)
+                table = table.set_column(k, table.column_names[k], known)
+        found[name] = table
+    return found

@@ -124,39 +124,27 @@ def test_ids_shares_and_metadata(path: Path, tmp_path: Path) -> None:
     assert selected(tmp_path / "share-0") != selected(tmp_path / "share-1")
     rows = [{"id": f"doc-{k}", "domain": "ab"[k % 2], "score": k / COUNT} for k in range(0, COUNT, 3)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "meta.parquet")
-    write_rows(tmp_path / "meta.jsonl", rows)
-    for kind in ("parquet", "jsonl"):
-        ask = SubsetOptions(where="domain = 'b' and score > 0.5", metadata=str(tmp_path / f"meta.{kind}"))
-        found = make_subsets(path, tmp_path / kind, ask)
-        expected = [k for k in range(0, COUNT, 3) if k % 2 and k / COUNT > 0.5 and k % 11]
-        assert selected(tmp_path / kind) == expected
-        assert found.unknown >= COUNT // 2
+    expected = [k for k in range(0, COUNT, 3) if k % 2 and k / COUNT > 0.5 and k % 11]
+    for number, where in enumerate((
+        "id in (select id from t where domain = 'b' and score > 0.5)",
+        "(select domain = 'b' and score > 0.5 from t where t.id = documents.id)",
+    )):  # fmt: skip
+        words = [
+            "subset",
+            path,
+            "--where",
+            where,
+            "--table",
+            f"t={tmp_path}/meta.parquet",
+            "--out",
+            tmp_path / f"{number}",
+        ]
+        assert main([*map(str, words)]) == 0
+        assert selected(tmp_path / f"{number}") == expected
     pq.write_table(pa.Table.from_pylist([*rows, rows[0]]), tmp_path / "twice.parquet")
-    with raises(ConfigError, found="an id twice"):
-        make_subsets(path, tmp_path / "no", SubsetOptions(where="score > 0", metadata=str(tmp_path / "twice.parquet")))
-    for names in (["id", "tokens"], ["tokens", "id"]):
-        pq.write_table(pa.table({name: ["doc-1"] for name in names}), tmp_path / "known.parquet")
-        with raises(ConfigError, found="the columns tokens, which the dataset has"):
-            make_subsets(path, tmp_path / "no", SubsetOptions(where="true", metadata=str(tmp_path / "known.parquet")))
-
-
-@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
-def test_metadata_joined_by_a_column_of_another_name(
-    path: Path, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A column called id, which is not that of the documents, is none of theirs."""
-    rows = [{"page": f"doc-{k}", "id": -k, "score": k} for k in range(0, COUNT, 3)]
-    file = str(tmp_path / f"meta.{kind}")
-    write_rows(Path(file), rows)
-    command = ["subset", str(path), "--where", "score > 100", "--out"]
-    assert main([*command, str(tmp_path / "view"), "--metadata", file, "--on", "page"]) == 0
-    assert f"{sum(bool(k % 11) for k in range(0, COUNT, 3))} documents with a row of" in capsys.readouterr().out
-    assert selected(tmp_path / "view") == [k for k in range(0, COUNT, 3) if k > 100 and k % 11]
-    command.append(str(tmp_path / "other"))
-    assert main([*command, "--metadata", file, "--on", "pages"]) == 2
-    assert "expected a column pages with ids" in capsys.readouterr().err
-    assert main([*command, "--on", "page"]) == 2
-    assert "--on without --metadata" in capsys.readouterr().err
+    twice = "(select score from t where t.id = documents.id) > 0"
+    with raises(ConfigError, "where"):
+        make_subsets(path, tmp_path / "no", SubsetOptions(where=twice, tables=[f"t={tmp_path}/twice.parquet"]))
 
 
 def test_names_of_topics(tmp_path: Path) -> None:
@@ -189,20 +177,12 @@ def test_partitions(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert found["without_view"] == COUNT - len(low) - len(high)
     rows = [{"id": f"doc-{k}", "domain": ["law", "code", None][k % 3]} for k in range(COUNT)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "meta.parquet")
-    make_subsets(
-        path, tmp_path / "by", SubsetOptions(by="domain", where="tokens > 5", metadata=str(tmp_path / "meta.parquet"))
-    )
+    by = "(select domain from t where t.id = documents.id)"
+    ask = SubsetOptions(by=by, where="tokens > 5", tables=[f"t={tmp_path}/meta.parquet"])
+    make_subsets(path, tmp_path / "by", ask)
     for k, name in enumerate(("law", "code")):
         expected = [n for n in range(k, COUNT, 3) if LENGTH[n] > 5 and n % 11]
         assert selected(tmp_path / f"by-{name}") == expected
-
-
-def test_metadata_of_data_without_ids_is_joined_by_number(tmp_path: Path) -> None:
-    written(tmp_path / "data", [([number % 7, 1],) for number in range(30)], tracks={})
-    write_rows(tmp_path / "meta.jsonl", [{"document": k, "n": (1 << 63) + k} for k in range(0, 30, 2)])
-    ask = SubsetOptions(where="n > 9223372036854775818", metadata=str(tmp_path / "meta.jsonl"))
-    found = make_subsets(tmp_path / "data", tmp_path / "view", ask)
-    assert (found.with_row, found.views[str(tmp_path / "view")][0]) == (15, 9)
 
 
 def test_lines_of_a_file_of_ids_are_what_they_are(tmp_path: Path) -> None:
@@ -256,7 +236,8 @@ def test_other_expressions_are_refused(path: Path, tmp_path: Path, where: str, p
         (["--where", "score(concepts, 'law') > 0.5"], "the track 'concepts' without scores"),
         (["--where", "concepts = 'law'"], "where: found Conversion Error"),
         (["--where", "id = 7"], "Could not convert string 'doc-1'"),
-        (["--where", "true", "--metadata", "/nowhere.parquet"], "expected a Parquet or JSONL file"),
+        (["--where", "true", "--table", "t=/nowhere.parquet"], "expected a Parquet file"),
+        (["--where", "true", "--table", "documents=a.parquet"], "expected a name of its own for a file"),
         ([], "nothing to select by"),
     ],
 )
@@ -341,52 +322,3 @@ def test_a_million_documents_take_16_bytes_each(tmp_path: Path) -> None:
     make_subsets(tmp_path / "data", tmp_path / "view", SubsetOptions(where="document % 2 = 0"))
     assert (tmp_path / "view/runs.bin").stat().st_size == 16 * 1500
     assert (tmp_path / "view/manifest.json").stat().st_size < 2000
-
-
-@pytest.mark.parametrize(
-    "ids",
-    [
-        [f"2024-01-{k:02}" for k in range(1, 11)],
-        [f"2024-01-{k:02}T00:00:00Z" for k in range(1, 11)],
-        [f"{k:03}" for k in range(10)],
-        ["true", "false", "null", "1.0", "1e3", "None", "0x1f", "-0", "nan", "12:30"],
-        list(range(10**17, 10**17 + 10)),
-    ],
-    ids=["dates", "times", "zeros", "words", "integers"],
-)
-def test_ids_are_text_however_they_look(ids: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Six of ten documents have a row. A row that is not found would make its document one without."""
-    corpus = [{"id": one, "text": f"text {k}"} for k, one in enumerate(ids)]
-    write_rows(tmp_path / "in.jsonl", corpus)
-    cl.build([tmp_path / "in.jsonl"], tmp_path / "data", tokenizer="bytes")
-    rows = [{"id": one, "seen": True} for one in [*ids[:6], None]]
-    write_rows(tmp_path / "meta.jsonl", rows)
-    pq.write_table(pa.table({name: [row[name] for row in rows] for name in rows[0]}), tmp_path / "meta.parquet")
-    for kind in ("jsonl", "parquet"):
-        out, meta = tmp_path / f"by-{kind}", tmp_path / f"meta.{kind}"
-        words = ["subset", tmp_path / "data", "--where", "seen is null", "--metadata", meta, "--out", out]
-        assert main([*map(str, words)]) == 0
-        assert f"6 documents with a row of {meta}" in capsys.readouterr().out
-        with cl.open_dataset(out, roots=["/"]) as view:
-            assert [view.document_id(k) for k in range(len(view))] == [str(one) for one in ids[6:]]
-
-
-def test_metadata_of_other_documents_or_of_none(path: Path, tmp_path: Path) -> None:
-    for rows, found, expected in (
-        ([{"id": "doc-1x", "v": 1}, {"id": "nobody", "v": 2}], "none of its 2 ids in", "such as 'doc-1'"),
-        ([{"id": 1.5, "v": 1}], "ids of type double", "strings or integers"),
-        ([{"id": True, "v": 1}], "ids of type bool", "strings or integers"),
-        ([{"key": "doc-1", "v": 1}], "the columns", "a column document"),
-    ):
-        write_rows(tmp_path / "meta.jsonl", rows)
-        with raises(ConfigError, "metadata", found, expected):
-            make_subsets(
-                path, tmp_path / "view", SubsetOptions(where="v is null", metadata=str(tmp_path / "meta.jsonl"))
-            )
-    for ids in (pa.array([1.0]), pa.array([True]), pa.array([0], pa.timestamp("ms"))):
-        pq.write_table(pa.table({"id": ids, "v": [1]}), tmp_path / "meta.parquet")
-        with raises(ConfigError, "metadata", f"ids of type {ids.type}"):
-            make_subsets(
-                path, tmp_path / "view", SubsetOptions(where="v is null", metadata=str(tmp_path / "meta.parquet"))
-            )
-    assert not (tmp_path / "view").exists()

@@ -1,6 +1,7 @@
 """Expressions against a walk through every document and token: of columns, concepts, scores, of several tracks."""
 
 import itertools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -101,12 +102,14 @@ def carries(track: str, name: str, op: str = "", score: float = 0) -> Test:
 
 
 def of(text: str, name: str, holds: Callable[[Any], bool]) -> Test:
-    """A test of one column, which is null where that is."""
+    """A test of one column, which is null where that is: of documents, or of a table by their ids."""
+    if name in ROWS[0] and name != "id":
+        text = re.sub(rf"(?<!')\b{name}\b", f"(select {name} from t where t.id = documents.id)", text)
     return text, lambda row, _: None if row.get(name) is None else holds(row[name])
 
 
 def null(name: str) -> Test:
-    return f"{name} is null", lambda row, _: row.get(name) is None
+    return of(f"{name} is null", name, bool)[0], lambda row, _: row.get(name) is None
 
 
 def no(one: Test) -> Test:
@@ -181,7 +184,7 @@ def test_documents(dataset: cl.Dataset, asked: Test) -> None:
         row = {**keys, **meta.get(f"doc-{number}", {}), "id": f"doc-{number}", "tokens": size, "document": number}
         spans = [(track, ids, scores) for track, some in found.items() for _, _, ids, scores in some]
         expected.append(holds(row, spans))
-    ask = SubsetOptions(where=f"({text}) is not false", metadata=str(Path(dataset.path).parent / "meta.parquet"))
+    ask = SubsetOptions(where=f"({text}) is not false", tables=[f"t={Path(dataset.path).parent}/meta.parquet"])
     wanted = [f"doc-{k}" for k, one in enumerate(expected) if one is not False and spans_of(k)[0]]
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr("conceptloader.trace.documents.CHUNK", 17)
@@ -193,7 +196,7 @@ def test_documents(dataset: cl.Dataset, asked: Test) -> None:
         assert make_subsets(dataset.path, f"{folder}/view", ask).unknown == 0
         with cl.open_dataset(f"{folder}/view", roots=["/"]) as view:
             assert [view.document_id(k) for k in range(len(view))] == wanted
-        unsure = SubsetOptions(where=f"({text}) or document = 1", metadata=ask.metadata)
+        unsure = SubsetOptions(where=f"({text}) or document = 1", tables=ask.tables)
         unknown = [k for k, one in enumerate(expected) if one is None and k != 1]
         assert make_subsets(dataset.path, f"{folder}/more", unsure).unknown == len(unknown)
 

@@ -63,9 +63,8 @@ OLMO = [*TORCH, ranged("ai2-olmo-core")]
 DATATROVE = [*INGEST, "datatrove>=0.4"]
 REMOTE = ["obstore>=0.7", "fsspec>=2023.5"]
 HUB = [*INGEST, "huggingface_hub>=0.24"]
-PLOT = ["matplotlib>=3.8"]
 DOCS = [*TORCH, *INGEST, "mkdocs-material>=9.5", "mkdocstrings[python]>=0.29", "selenium"]
-DEMO = [*TORCH, *INGEST, *PLOT, "psutil"]
+DEMO = [*TORCH, *INGEST, "matplotlib>=3.8", "psutil"]
 TRAINERS = ["torch==2.13.0", "lightning==2.6.6", "accelerate==1.15.0"]
 TRAINERS += ["transformers==5.23.0; python_version >= '3.11'"]
 TEST = [
@@ -204,7 +203,6 @@ setup(
         "olmo": OLMO,
         "remote": REMOTE,
         "hub": HUB,
-        "plot": PLOT,
         "docs": DOCS,
         "demo": DEMO,
         "test": TEST,

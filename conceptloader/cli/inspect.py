@@ -8,8 +8,9 @@ from typing import Any
 
 from conceptloader.base.arguments import add_dataset, positive, refuse_all_but, refuse_without
 from conceptloader.base.terminal import counted, masked
-from conceptloader.cli import window
 from conceptloader.cli.output import Output, table
+from conceptloader.cli.page import save_windows
+from conceptloader.cli.window import describe
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.columnfile import ColumnFile
@@ -110,12 +111,13 @@ def _show_place(arguments: argparse.Namespace, output: Output) -> None:
         if arguments.html is not None:
             asked = {name.replace("_", " "): vars(arguments)[name] for name in _PLACES}
             [title] = [f"{kind} {value}" for kind, value in asked.items() if value is not None]
-            _save_page(dataset, [(title, *place) for place in ranges], arguments, output)
+            save_windows(dataset, [(title, *place) for place in ranges], arguments, output)
             return
         tokenizer = find_tokenizer(dataset, arguments.tokenizer)
-        found = [window.describe(dataset, start, stop, tokenizer, arguments.column) for start, stop in ranges]
-    single = found[0] if arguments.document is None else {"id": arguments.document, "documents": found}
-    output.result(single, (line for one in found for line in window.lines(one)))
+        found = [describe(dataset, start, stop, tokenizer, arguments.column) for start, stop in ranges]
+    values = [value for value, _ in found]
+    single = values[0] if arguments.document is None else {"id": arguments.document, "documents": values}
+    output.result(single, (line for _, lines in found for line in lines))
 
 
 def _ranges(arguments: argparse.Namespace, dataset: Dataset) -> list[tuple[int, int]] | None:
@@ -171,27 +173,14 @@ def _show_random(arguments: argparse.Namespace, output: Output) -> None:
         chosen = sorted(random.Random(arguments.seed).sample(range(total), min(arguments.random, total)))
         kind, place = ("document", dataset.document_range) if windows is None else ("window", windows.token_range)
         if arguments.html is not None:
-            _save_page(dataset, [(f"{kind} {number:,}", *place(number)) for number in chosen], arguments, output)
+            save_windows(dataset, [(f"{kind} {number:,}", *place(number)) for number in chosen], arguments, output)
             return
         found, text = [], []
         for number in chosen:
-            shown = window.describe(dataset, *place(number), tokenizer, arguments.column)
+            shown, lines = describe(dataset, *place(number), tokenizer, arguments.column)
             found.append({kind: number, **shown})
-            text += [f"== {kind} {number:,}", *window.lines(shown), ""]
+            text += [f"== {kind} {number:,}", *lines, ""]
     output.result({"dataset": masked(dataset.path), "seed": arguments.seed, "samples": found}, text)
-
-
-def _save_page(
-    dataset: Dataset, places: list[tuple[str, int, int]], arguments: argparse.Namespace, output: Output
-) -> None:
-    from conceptloader.cli import page
-
-    tokenizer = find_tokenizer(dataset, arguments.tokenizer)
-
-    def lines(start: int, stop: int) -> Iterator[str]:
-        return window.lines(window.describe(dataset, start, stop, tokenizer, arguments.column))
-
-    page.save_windows(dataset, places, lines, arguments, output)
 
 
 def _overview(dataset: Dataset) -> dict[str, object]:

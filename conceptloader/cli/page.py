@@ -5,24 +5,25 @@ import contextlib
 import os
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 
 from conceptloader.base.terminal import masked, printable
 from conceptloader.base.version import __version__
-from conceptloader.cli.lines import sample_lines, weights_line
 from conceptloader.cli.output import Output
+from conceptloader.cli.window import describe, sample_lines, weights_line
 from conceptloader.errors import ReadError, ResumeError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.found import locate_state
 from conceptloader.storage.durable import write_file
 from conceptloader.trace import Run, SampleTrace, trace_sample
+from conceptloader.trace.ranges import whole
 from conceptloader.trace.seen import ranges_of_steps
 from conceptloader.trace.viewer.notebook import facts
 from conceptloader.trace.viewer.render import Html, mixture_html, table, visible, window_html
-from conceptloader.trace.viewer.windows import Reader, Window
+from conceptloader.trace.viewer.windows import Reader, Samples, Window
 
 _SIZE = 4 << 20  # characters of windows, after which no other begins
 _TOKENS = 1 << 17  # of a window
@@ -31,19 +32,16 @@ _POINTS, _NAMES = 60, 8  # of the picture of a mixture; names in a cell, weights
 
 
 def save_windows(
-    dataset: Dataset,
-    places: Sequence[tuple[str, int, int]],
-    lines: Callable[[int, int], Iterable[str]],
-    arguments: argparse.Namespace,
-    output: Output,
+    dataset: Dataset, places: Sequence[tuple[str, int, int]], arguments: argparse.Namespace, output: Output
 ) -> None:
-    """Write the page of `inspect --html`. places: (title, start, stop) of windows; lines: what is printed of tokens."""
+    """Write the page of `inspect --html`. places: (title, start, stop) of windows."""
     reader = Reader(dataset, arguments.tokenizer)
 
     def article(title: str, start: int, stop: int) -> str:
         end = min(stop, start + _TOKENS)
         cut = f", of which the first {_TOKENS:,} are shown" * (end < stop)
-        return _article(f"{title}: {stop - start:,} tokens{cut}", reader.read([(start, end, 0)]), lines(start, end))
+        _, lines = describe(dataset, start, end, reader.tokenizer, arguments.column)
+        return _article(f"{title}: {stop - start:,} tokens{cut}", reader.read([whole(start, end)]), lines)
 
     articles = _bounded(article(*place) for place in places)
     _save(os.path.basename(dataset.path.rstrip("/")), [facts(dataset)], articles, len(places), arguments.html, output)
@@ -74,13 +72,13 @@ def save_run(run: Run, arguments: argparse.Namespace, output: Output) -> None:
     listed += [] if arguments.run_log is None else [_trained(run, arguments.run_log)]
     parts[0] += f'<p class="note">{"<br>".join(map(visible, listed))}</p>'
 
-    every = ((era, sample) for low, high, era in ranges for sample in range(low, high))
-    found = [(era, trace_sample(era, sample)) for era, sample in islice(every, _SAMPLES)]
-    readers: dict[Dataset, Reader] = {}
-    articles = _bounded(_sample(era, one, readers) for era, one in found)
+    every = (sample for low, high, _ in ranges for sample in range(low, high))
+    found = [trace_sample(run, sample) for sample in islice(every, _SAMPLES)]
+    samples = Samples(run)
+    articles = _bounded(_sample(samples.read(one.sample), one) for one in found)
     total = sum(high - low for low, high, _ in ranges)
     head = "sample", "step", "micro batch", "rank", "slot", "dataset", "window", "epoch", "documents", "concepts"
-    rows = [_row(one, k < len(articles)) for k, (_, one) in enumerate(found)]
+    rows = [_row(one, k < len(articles)) for k, one in enumerate(found)]
     parts.append(_rows(f"Samples: {len(rows):,} of {total:,}", head, rows))
     name = os.path.basename(os.path.abspath(arguments.config or arguments.run_log))
     _save(f"{title} of {name}", parts, articles, total, arguments.html, output)
@@ -136,13 +134,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(printable(name, 40) for name in names[:_NAMES]) + more
 
 
-def _sample(era: Run, one: SampleTrace, readers: dict[Dataset, Reader]) -> str:
-    index, _, number = era.blend.order.sample(one.sample)
-    member = era.member(index)
-    if member.dataset not in readers:
-        readers[member.dataset] = Reader(member.dataset)
-    ranges = [(p.start, p.start + p.inputs, p.place) for p in member.parts(number, one.sample) if p.inputs]
-    window = readers[member.dataset].read(ranges, member.tracks)
+def _sample(window: Window, one: SampleTrace) -> str:
     title, *lines = sample_lines(one)
     return _article(title, window, lines, f"s{one.sample}")
 

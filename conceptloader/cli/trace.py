@@ -5,9 +5,9 @@ from typing import Any
 
 from conceptloader.base.arguments import not_negative, refuse_all_but, refuse_beside, steps
 from conceptloader.cli.checkpoint import show_checkpoint
-from conceptloader.cli.lines import sample_lines, weights_line
 from conceptloader.cli.output import Output
 from conceptloader.cli.runs import CONFIG, add_run_arguments, open_run
+from conceptloader.cli.window import sample_lines, weights_line
 from conceptloader.errors import ConfigError
 from conceptloader.order.segments import Segment
 from conceptloader.trace import trace_sample, trace_step

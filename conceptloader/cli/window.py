@@ -1,48 +1,100 @@
-"""A range of tokens as text: its documents, text, spans with concepts, and columns."""
+"""What is in tokens of a dataset, in a sample of a run, and the weights that it was drawn by, as lines of text."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from conceptloader.base.terminal import printable
+from conceptloader.base.terminal import counted, printable
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.columnfile import BF16
 from conceptloader.ingest.records.tokenizer import TextTokenizer
+from conceptloader.order.segments import Segment
+from conceptloader.trace import DocumentPart, SampleTrace, SpanPart
+from conceptloader.trace.ranges import whole
+from conceptloader.trace.samples import documents_of, spans_of
 
-_WIDTH = 100
-_ITEMS = 8  # elements of a column's item
+_RECORD = 1000  # characters of one, as text
+_EXCERPT, _IDS, _ITEMS = 50, 24, 8  # of a span's text; token ids in a line; elements of a column's item
 
 
 def describe(
     dataset: Dataset, start: int, stop: int, tokenizer: TextTokenizer | None, columns: Sequence[str]
-) -> dict[str, Any]:
-    """Describe tokens [start, stop) as JSON values. Positions of spans are relative to `start`."""
-    sample = dataset.read(start, stop, dataset.chosen_tracks(None), documents=True)
+) -> tuple[dict[str, Any], Iterator[str]]:
+    """Tokens [start, stop), as JSON values and as lines of text. Positions are relative to `start`."""
+    part, sample = whole(start, stop), dataset.read(start, stop, [])
+    ids, documents = sample["tokens"].tolist(), list(documents_of(dataset, part))
+    spans = {track: list(spans_of(dataset, part, track)) for track in sorted(dataset.chosen_tracks(None))}
     shown = {name: _column(dataset, name, start, stop) for name in columns}
-    tokens = sample["tokens"].tolist()
-    firsts = sample["documents"].first.tolist()
-    documents = [
-        {
-            "document": number if number >= 0 else None,
-            "id": dataset.document_id(number) if number >= 0 else None,
-            "start": max(0, first - start),
-            "end": min(end, stop) - start,
-            "begins_before": first < start,
-        }
-        for first, number, end in zip(firsts, sample["documents"].ids.tolist(), [*firsts[1:], stop], strict=True)
-    ]
-    return {
+    value = {
         "tokens": [start, stop],
-        "token_ids": tokens,
-        "text": tokenizer.decode(tokens) if tokenizer else None,
-        "documents": documents,
+        "token_ids": ids,
+        "text": tokenizer.decode(ids) if tokenizer else None,
+        "documents": [asdict(one) for one in documents],
         "fields": {name: sample[name].tolist() for name in dataset.field_names},
-        "tracks": {
-            track: list(_spans(dataset, track, sample[track], tokens, tokenizer)) for track in sorted(dataset.tracks)
-        },
+        "spans": {track: [asdict(one) for one in some] for track, some in spans.items()},
         **({"columns": shown} if shown else {}),
     }
+
+    def lines() -> Iterator[str]:
+        yield f"tokens {start:,} to {stop:,} ({stop - start:,})"
+        yield from _document_lines(documents)
+        if value["text"] is None:
+            yield f"  token ids {' '.join(map(str, ids[:_IDS]))}{' ...' if len(ids) > _IDS else ''}"
+        else:
+            yield "text"
+            yield from (f"  {printable(line)}" for line in value["text"].splitlines())
+        for line, one in _span_lines(spans):
+            text = f"  | {printable(tokenizer.decode(ids[one.start : one.end]), _EXCERPT)}" if tokenizer and one else ""
+            yield line + text
+        for name, column in shown.items():
+            yield f"column {name}: {column['item']}"
+            for place, (token, item) in enumerate(zip(ids, column["values"], strict=True)):
+                yield f"  {place} of token {token}: {_first(item)}"
+
+    return value, lines()
+
+
+def weights_line(one: Segment) -> str:
+    """Weights, and why if they were set live, as a line of text."""
+    shares = ", ".join(f"{name} {share:.4g}" for name, share in one.shares.items())
+    why = f", set live: {printable(one.why)}" if one.why else ""
+    return f"weights from sample {one.at} on: {shares}{why}"
+
+
+def sample_lines(one: SampleTrace) -> Iterator[str]:
+    """What is in a sample, as lines of text."""
+    places = [f"step {p.step}, micro batch {p.micro_batch}, rank {p.dp_rank}, slot {p.slot}" for p in one.places]
+    if one.tokens is None:
+        tokens = "not read: excluded" + ", or an empty pack" * (one.kind == "pack")
+    else:
+        within = "of tokens" if one.kind == "pack" else "tokens"
+        tokens = f"{within} {one.tokens[0]} to {one.tokens[1] - 1}"
+    window = f"{one.dataset}, {one.kind} {one.window} of epoch {one.epoch}"
+    yield "; ".join([f"sample {one.sample}", *places, window, tokens])
+    yield from _document_lines(one.documents)
+    for name, values in one.fields.items():
+        yield f"  {name}: {min(values):g} to {max(values):g}, mean {sum(values) / len(values):g}"
+    yield from (line for line, _ in _span_lines(one.spans))
+
+
+def _document_lines(documents: Sequence[DocumentPart]) -> Iterator[str]:
+    for part in documents:
+        name = f"number {part.document}" if part.id is None else printable(part.id)
+        parts = {"inputs": part.inputs, "labels": part.labels}
+        told = ", ".join(f"{kind} {p[0]}:{p[1]}" for kind, p in parts.items() if p is not None)
+        yield f"  document {name}: {told}{'' if part.begins else ', begun before'}"
+
+
+def _span_lines(tracks: Mapping[str, Sequence[SpanPart]]) -> Iterator[tuple[str, SpanPart | None]]:
+    for track, spans in tracks.items():
+        yield f"  {track}: {counted(len(spans), 'span')}", None
+        for one in spans:
+            before, after = "<" if one.begins_before else "[", ">" if one.ends_after else ")"
+            content = json.dumps(one.record, default=str) if one.names is None else ", ".join(one.names)
+            yield f"    {before}{one.start}, {one.end}{after} {printable(content, _RECORD)}", one
 
 
 def _column(dataset: Dataset, name: str, start: int, stop: int) -> dict[str, Any]:
@@ -51,57 +103,6 @@ def _column(dataset: Dataset, name: str, start: int, stop: int) -> dict[str, Any
         items = (items.astype("<u4") << 16).view("<f4")
     values = [item if there else None for item, there in zip(items.tolist(), known.tolist(), strict=True)]
     return {"item": column.item, "values": values}
-
-
-def _spans(
-    dataset: Dataset, track: str, spans: Any, tokens: list[int], tokenizer: TextTokenizer | None
-) -> Iterator[dict[str, Any]]:
-    concepts = dataset.tracks[track].codec == "concepts"
-    names = dataset.vocabulary(track) if concepts else None
-    for i, record in enumerate(spans.decode()):
-        span: dict[str, Any] = {
-            "start": int(spans.start[i]),
-            "end": int(spans.end[i]),
-            "begins_before": bool(spans.begins_before[i]),
-            "ends_after": bool(spans.ends_after[i]),
-        }
-        if concepts:
-            span["concepts"] = [names[c] if names else int(c) for c in record.tolist()]
-        else:
-            span["record"] = record
-        if tokenizer:
-            span["text"] = tokenizer.decode(tokens[span["start"] : span["end"]])
-        yield span
-
-
-def lines(window: dict[str, Any]) -> Iterator[str]:
-    """Yield the description as lines of text."""
-    start, stop = window["tokens"]
-    yield f"tokens {start:,} to {stop:,} ({stop - start:,})"
-    for part in window["documents"]:
-        name = "without a document table" if part["document"] is None else f"document {part['document']}"
-        shown = f" {printable(part['id'], 60)!r}" if part["id"] else ""
-        more = ", begun before" if part["begins_before"] else ""
-        yield f"  [{part['start']}, {part['end']}) {name}{shown}{more}"
-    if window["text"] is None:
-        shown = " ".join(map(str, window["token_ids"][:24]))
-        yield f"  token ids {shown}{' ...' if len(window['token_ids']) > 24 else ''}"
-    else:
-        yield "text"
-        for line in window["text"].splitlines():
-            yield f"  {printable(line)}"
-    for track, spans in window["tracks"].items():
-        yield f"track {track}: {len(spans)} spans"
-        for span in spans:
-            left = "<" if span["begins_before"] else "["
-            right = ">" if span["ends_after"] else ")"
-            content = ", ".join(map(str, span["concepts"])) if "concepts" in span else str(span["record"])
-            excerpt = f"  | {printable(span['text'], _WIDTH // 2)}" if "text" in span else ""
-            yield f"  {left}{span['start']}, {span['end']}{right} {printable(content, _WIDTH)}{excerpt}"
-    for name, column in window.get("columns", {}).items():
-        yield f"column {name}: {column['item']}"
-        for place, (token, value) in enumerate(zip(window["token_ids"], column["values"], strict=True)):
-            yield f"  {place} of token {token}: {_first(value)}"
 
 
 def _first(value: Any) -> str:

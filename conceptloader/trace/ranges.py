@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.config import View, packing
-from conceptloader.config.mask import ALWAYS
+from conceptloader.config.mask import ALWAYS, NEVER
 from conceptloader.config.packing import Packs
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.bulk import equal_pairs, gather, ragged
@@ -45,6 +45,11 @@ class Part(NamedTuple):
         inputs, labels = (low, min(high, self.inputs)), (max(low - 1, -self.goes_on), high - 1)
         moved = [(a + self.place, b + self.place) if a < b else None for a, b in (inputs, labels)]
         return moved[0], moved[1]
+
+
+def whole(start: int, stop: int) -> Part:
+    """Tokens [start, stop) of a dataset as a sample of inputs alone."""
+    return Part(start, stop, stop - start, 0, NEVER, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from conceptloader.config import Outputs
+from conceptloader.format.read.dataset import Dataset
+from conceptloader.format.spec.codecs import ConceptsCodec
 from conceptloader.loader.batch.open import decide_layout
 from conceptloader.loader.batch.reader import BatchReader
 from conceptloader.order.partition import Place
@@ -39,6 +41,7 @@ class DocumentPart:
         tokens: Of the dataset, [start, stop).
         inputs: Positions of these tokens in input_ids, [start, stop); None if none of them is an input.
         labels: Positions of these tokens in labels, [start, stop); None if none of them is a label.
+        begins: Whether its first token is among them.
         source_document: Its number in the source, if the dataset is a subset.
     """
 
@@ -47,6 +50,7 @@ class DocumentPart:
     tokens: Interval
     inputs: Interval | None
     labels: Interval | None
+    begins: bool
     source_document: int | None = None
 
 
@@ -56,7 +60,7 @@ class SpanPart:
 
     Attributes:
         record: Its content: concept ids, or what the track's codec makes of it.
-        names: Of the concepts, if there is a vocabulary.
+        names, scores: Of the concepts, if the track has them.
     """
 
     start: int
@@ -65,6 +69,7 @@ class SpanPart:
     ends_after: bool
     record: Any
     names: list[str] | None = None
+    scores: list[float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +112,8 @@ def trace_sample(run: Run, sample: int) -> SampleTrace:
         window=window,
         kind=member.kind,
         tokens=(min(part.start for part in parts), max(part.stop for part in parts)) if parts else None,
-        documents=[one for part in parts for one in _documents(member, part)],
-        spans={track: [one for part in parts for one in _spans(member, part, track)] for track in tracks},
+        documents=[one for part in parts for one in documents_of(member.dataset, part)],
+        spans={track: [one for part in parts for one in spans_of(member.dataset, part, track)] for track in tracks},
         fields=_fields(run, member, sample) if parts else {},
     )
 
@@ -134,36 +139,35 @@ def _fields(run: Run, member: Member, sample: int) -> dict[str, list[float]]:
     return {one.name: batch[one.name][0].tolist() for one in layout.fields if one.name in batch}
 
 
-def _documents(member: Member, part: Part) -> Iterator[DocumentPart]:
-    dataset, start, stop = member.dataset, part.start, part.stop
-    found = dataset.documents_in(start, stop)
+def documents_of(dataset: Dataset, part: Part) -> Iterator[DocumentPart]:
+    """What documents have of a part of a sample."""
+    found = dataset.documents_in(part.start, part.stop)
     firsts = found.first.tolist()
-    for number, first, last in zip(found.ids.tolist(), firsts, [*firsts, stop][1:], strict=True):
-        tokens = max(first, start), last
+    for number, first, last in zip(found.ids.tolist(), firsts, [*firsts, part.stop][1:], strict=True):
+        tokens = max(first, part.start), last
         inputs, labels = part.positions(*tokens)
         known = dataset.document_id(number) if number >= 0 else None
         source = None if dataset.runs is None else int(dataset.sources(np.array([number]))[0])
-        yield DocumentPart(
-            document=number, id=known, tokens=tokens, inputs=inputs, labels=labels, source_document=source
-        )
+        where = {"tokens": tokens, "inputs": inputs, "labels": labels, "begins": first >= part.start}
+        yield DocumentPart(**where, document=number, id=known, source_document=source)
 
 
-def _spans(member: Member, part: Part, track: str) -> Iterator[SpanPart]:
-    dataset = member.dataset
+def spans_of(dataset: Dataset, part: Part, track: str) -> Iterator[SpanPart]:
+    """The spans of a track, if the dataset has it, in the inputs of a part of a sample."""
     if track not in dataset.tracks or not part.inputs:
         return
     spans = dataset.spans(track, part.start, part.start + part.inputs)
-    vocabulary = dataset.vocabulary(track)
+    vocabulary, offsets = dataset.vocabulary(track), spans.offsets.tolist()
+    scored = isinstance(spans.codec, ConceptsCodec) and spans.codec.scores is not None
     for k, record in enumerate(spans.decode()):
+        if isinstance(record, (np.ndarray, bytes)):
+            record = record.hex() if isinstance(record, bytes) else record.tolist()
         yield SpanPart(
             start=part.place + int(spans.start[k]),
             end=part.place + int(spans.end[k]),
             begins_before=bool(spans.begins_before[k]),
             ends_after=bool(spans.ends_after[k]),
-            record=record.tolist()
-            if isinstance(record, np.ndarray)
-            else record.hex()
-            if isinstance(record, bytes)
-            else record,
+            record=record,
             names=None if vocabulary is None else [vocabulary[concept] for concept in record],
+            scores=spans.scores[offsets[k] : offsets[k + 1]].tolist() if scored else None,
         )

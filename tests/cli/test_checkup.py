@@ -267,7 +267,7 @@ def test_a_track_of_a_codec_of_ones_own(tmp_path: Path, capsys: Capture) -> None
     )
     for words, shown in (
         (["trace", "run.yaml", "--sample", "0"], "own"),
-        (["inspect", "ds", "--tokens", "0:9"], "b'xxx"),
+        (["inspect", "ds", "--tokens", "0:9"], '"787878'),
         (["inspect", "ds", "--stats"], "own"),
         (["verify", "ds", "--full"], "sound"),
         (["subset", "ds", "--where", "tokens > 0", "--out", "some"], "some"),

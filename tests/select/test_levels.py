@@ -16,6 +16,7 @@ from conceptloader.format.read.index import index_directory
 from conceptloader.format.tools.stats import dataset_stats
 from conceptloader.trace import Run, locate_where, query, trace_sample
 from conceptloader.trace.index import build_index
+from conceptloader.trace.ranges import whole
 from conceptloader.trace.viewer.windows import Reader
 from tests.corpora.records import build, write_rows
 from tests.raises import raises
@@ -151,10 +152,9 @@ def test_batches_have_every_level(nested: Nested, layout: str) -> None:
                     ids = batch[f"{track}_values"][slice(*batch[f"{track}_offsets"][k : k + 2])]
                 found.append((*batch[f"{track}_spans"][0, k].tolist(), [NAMES[c] for c in ids]))
         assert sorted(found) == nested.inside(low, low + SEQ_LEN)
-    (decoded,) = cl.decode(batch, cl.open_blend(nested.config)) if layout == "padded" else [None]
-    assert decoded is None or sorted(
-        (span.start, span.end, list(span.concepts)) for span in decoded.spans["concepts"]
-    ) == nested.inside(low, low + SEQ_LEN)
+    (decoded,) = cl.decode(batch, cl.open_blend(nested.config))
+    each = [(a, b, name) for a, b, names in nested.inside(low, low + SEQ_LEN) for name in names]
+    assert sorted((span.start, span.end, span.name) for span in decoded.spans) == sorted(each)
 
 
 @pytest.mark.parametrize("indexed", [False, True])
@@ -217,13 +217,13 @@ def test_traces_and_pages(nested: Nested, capsys: pytest.CaptureFixture[str]) ->
         low, high = k * SEQ_LEN, (k + 1) * SEQ_LEN
         traced = trace_sample(run, k).spans["concepts"]
         assert sorted((one.start, one.end, one.names) for one in traced) == nested.inside(low, high)
-        shown = Reader(run.members[0].dataset).read([(low, high, 0)], ["concepts"]).spans  # type: ignore[union-attr]
+        shown = Reader(run.members[0].dataset).read([whole(low, high)], ["concepts"]).spans  # type: ignore[union-attr]
         each = [(a, b, [name]) for a, b, names in nested.inside(low, high) for name in names]
         assert sorted((one.start, one.end, [one.name]) for one in shown) == sorted(each)
         capsys.readouterr()
         assert main(["inspect", nested.path, "--tokens", f"{low}:{high}", "--json"]) == 0
-        said = json.loads(capsys.readouterr().out)["tracks"]
-        assert sorted((s["start"], s["end"], s["concepts"]) for s in said["concepts"]) == nested.inside(low, high)
+        said = json.loads(capsys.readouterr().out)["spans"]
+        assert sorted((s["start"], s["end"], s["names"]) for s in said["concepts"]) == nested.inside(low, high)
     assert main(["inspect", nested.path, "--json"]) == 0
     of_all = json.loads(capsys.readouterr().out)["tracks"]
     assert list(of_all) == ["concepts"]

@@ -7,6 +7,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.ingest.records.tokenizer import load_tokenizer
+from conceptloader.trace.ranges import whole
 from conceptloader.trace.viewer.windows import Reader, Span, nested, pieces
 from tests.corpora.tokenizers import FAMILIES, definition
 
@@ -45,7 +46,7 @@ def test_a_span_in_pieces_is_one_again(folder: Path) -> None:
     """Overlapping spans are stored as runs with the union of their concepts."""
     dataset = cl.open_dataset(folder / "books")
     for number in range(0, 30, 3):
-        window = Reader(dataset).read([(*dataset.document_range(number), 0)])
+        window = Reader(dataset).read([whole(*dataset.document_range(number))])
         spans = {span.name: "".join(window.texts[span.start : span.end]) for span in window.spans}
         assert spans["animal"] == "bird"
         assert ("".join(window.texts).startswith(spans["clause"]), len(spans["clause"].split())) == (True, 8)

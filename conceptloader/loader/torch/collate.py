@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from conceptloader.base.shown import Shown
 from conceptloader.errors import ConfigError
 from conceptloader.kernels.arrays import IntKey, TensorKey
 from conceptloader.loader.batch.layout import Batch, BatchLayout, share
@@ -147,7 +146,7 @@ def _arrived(task: T, batch: TensorBatch, copied: Any, device: torch.device) -> 
     return task, batch
 
 
-class Rows(Shown, Sequence[TensorBatch]):
+class Rows(Sequence[TensorBatch]):
     """A batch of tensors that is also the sequence of its samples, as DataLoader's collate functions expect one."""
 
     def __init__(self, layout: BatchLayout, batch: TensorBatch) -> None:

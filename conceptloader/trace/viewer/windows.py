@@ -1,15 +1,16 @@
 """A window or pack as it is shown: the text of each token, documents, spans as they nest."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from conceptloader.base.terminal import printable
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.format.read.values import Spans
-from conceptloader.format.spec.codecs import ConceptsCodec, is_known
+from conceptloader.format.spec.codecs import is_known
 from conceptloader.ingest.records.tokenizer import TextTokenizer, find_tokenizer
+from conceptloader.trace.ranges import Part
+from conceptloader.trace.run import Run
+from conceptloader.trace.samples import SpanPart, documents_of, spans_of
 
 _CONTEXT, _PENDING = 4, 16  # texts before one that it depends on; tokens of which each ends within a character
 _RECORD = 300  # characters of a record that is no list of concepts
@@ -47,15 +48,37 @@ class Document(NamedTuple):
 
 @dataclass
 class Window:
-    """texts: of each token, "" at a position without one, as at the end of a pack."""
+    """A sample of a run, or other tokens.
 
-    texts: list[str]
+    Attributes:
+        texts, ids: Of each token, "" and -1 at a position without one, as between the parts of a pack.
+        documents, spans: In it, a span for each concept.
+        dataset, sample: The name of its dataset and the trainer's index, of a sample of a run.
+    """
+
+    texts: list[str] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
     documents: list[Document] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
+    dataset: str = ""
+    sample: int | None = None
+
+    @property
+    def text(self) -> str:
+        """Of all tokens."""
+        return "".join(self.texts)
+
+    def text_of(self, span: Span) -> str:
+        """Of its tokens."""
+        return "".join(self.texts[span.start : span.end])
+
+    def __str__(self) -> str:
+        spans = (f"  {span.track} {span} {printable(self.text_of(span))!r}" for span in self.spans)
+        return "\n".join([f"sample {self.sample} of {self.dataset}: {printable(self.text)}", *spans])
 
 
 class Reader:
-    """Reads windows of a dataset. names: of the concepts of each track, if there are any.
+    """Reads windows of a dataset.
 
     Args:
         dataset: The dataset.
@@ -68,34 +91,51 @@ class Reader:
     def __init__(self, dataset: Dataset, tokenizer: str | None = None) -> None:
         self.dataset = dataset
         self.tokenizer = find_tokenizer(dataset, tokenizer)
-        # Those that execute nothing when they are decoded.
-        tracks = [name for name, one in dataset.tracks.items() if is_known(one.codec)]
-        self.names = {track: dataset.vocabulary(track) for track in sorted(tracks)}
 
-    def read(self, ranges: Iterable[tuple[int, int, int]], tracks: Iterable[str] | None = None) -> Window:
-        """A window of the tokens [start, stop) of the dataset, each of these from its place in the window on."""
-        shown = [track for track in self.names if tracks is None or track in tracks]
-        window, spans = Window([]), list[Span]()
-        for start, stop, place in ranges:
-            sample = self.dataset.read(start, stop, shown, documents=True)
-            texts = self.texts(sample["tokens"].tolist())
-            window.texts += [""] * (place + len(texts) - len(window.texts))
-            window.texts[place : place + len(texts)] = texts
-            documents = sample["documents"]
-            firsts, shift = documents.first.tolist(), place - start
-            for number, first, end in zip(documents.ids.tolist(), firsts, [*firsts[1:], stop], strict=True):
-                name = f"document {number}" if number >= 0 else "documents are unknown"
-                name = (self.dataset.document_id(number) if number >= 0 else None) or name
-                window.documents.append(Document(max(first, start) + shift, end + shift, name, first >= start))
-            for track in shown:
+    def read(self, parts: Iterable[Part], tracks: Iterable[str] | None = None) -> Window:
+        """The inputs of parts of a sample, see `Member.parts` and `whole`. tracks: by default all.
+
+        Those whose codec may execute something when they are decoded are not shown.
+        """
+        known = sorted(name for name, one in self.dataset.tracks.items() if is_known(one.codec))
+        window, spans = Window(), list[Span]()
+        for part in parts:
+            ids = self.dataset.tokens(part.start, part.start + part.inputs).tolist()
+            without = part.place - len(window.ids)
+            window.ids += [-1] * without + ids
+            window.texts += [""] * without + self.texts(ids)
+            for one in documents_of(self.dataset, part):
+                name = f"document {one.document}" if one.document >= 0 else "documents are unknown"
+                if one.inputs is not None:
+                    window.documents.append(Document(*one.inputs, one.id or name, one.begins))
+            for track in known if tracks is None else {*known}.intersection(tracks):
+                concepts = self.dataset.tracks[track].codec == "concepts"
                 pieces = len(self.dataset.levels[track]) == 1
-                spans += _spans(track, sample[track], self.names[track], place, pieces)
+                spans += _spans(track, spans_of(self.dataset, part, track), concepts, pieces)
         window.spans = nested(spans)
         return window
 
     def texts(self, ids: Sequence[int]) -> list[str]:
         """The text of each token; the ids without a tokenizer."""
         return [f"{token} " for token in ids] if self.tokenizer is None else pieces(self.tokenizer, ids)
+
+
+class Samples:
+    """Reads samples of a run as windows. tokenizer: as of Reader."""
+
+    def __init__(self, run: Run, tokenizer: str | None = None) -> None:
+        self._run, self._tokenizer = run, tokenizer
+        self._readers: dict[Dataset, Reader] = {}
+
+    def read(self, sample: int) -> Window:
+        """A sample as it was trained last; without tokens where nothing is read. Raises ConfigError as `Run.at`."""
+        era = self._run.at(sample)
+        index, _, number = era.blend.order.sample(sample)
+        member = era.member(index)
+        reader = self._readers.get(member.dataset) or Reader(member.dataset, self._tokenizer)
+        self._readers[member.dataset] = reader
+        parts = [part for part in member.parts(number, sample) if part.inputs]
+        return replace(reader.read(parts, member.tracks), dataset=era.name(index), sample=sample)
 
 
 def pieces(tokenizer: TextTokenizer, ids: Sequence[int]) -> list[str]:
@@ -113,7 +153,7 @@ def pieces(tokenizer: TextTokenizer, ids: Sequence[int]) -> list[str]:
     return found
 
 
-def _spans(track: str, spans: Spans, names: Sequence[str] | None, place: int, pieces: bool) -> Iterator[Span]:
+def _spans(track: str, spans: Iterable[SpanPart], concepts: bool, pieces: bool) -> Iterator[Span]:
     """One for each concept of a span.
 
     pieces: spans that overlapped when they were ingested may be runs that share concepts, and not on levels; here each
@@ -121,32 +161,27 @@ def _spans(track: str, spans: Spans, names: Sequence[str] | None, place: int, pi
     """
     begun: dict[Any, Span] = {}
     previous: list[Any] = []
-    offsets = spans.offsets.tolist()
-    for k, record in enumerate(spans.decode()):
-        start, end = place + int(spans.start[k]), place + int(spans.end[k])
-        concepts = [_short(record)] if not isinstance(spans.codec, ConceptsCodec) else record.tolist()
-        scores = [None] * len(concepts)
-        if isinstance(spans.codec, ConceptsCodec) and spans.codec.scores is not None:
-            scores = spans.scores[offsets[k] : offsets[k + 1]].tolist()
-        for concept, score in dict(zip(concepts, scores, strict=True)).items():
+    for one in spans:
+        ids = one.record if concepts else [_short(one.record)]
+        scores: Sequence[float | None] = one.scores or [None] * len(ids)
+        named = zip(one.names or map(str, ids), scores, strict=True)
+        for concept, (name, score) in dict(zip(ids, named, strict=True)).items():
             before = begun.get(concept)
             # Neighbours with the same concepts are two spans: a piece of one differs from the next in something.
-            neighbours = before is not None and (before.end, before.score) == (start, score)
-            if pieces and before is not None and neighbours and concepts != previous:
-                begun[concept] = before._replace(end=end)
+            neighbours = before is not None and (before.end, before.score) == (one.start, score)
+            if pieces and before is not None and neighbours and ids != previous:
+                begun[concept] = before._replace(end=one.end)
                 continue
             if before is not None:
                 yield before
-            name = str(concept) if names is None else names[concept]
-            begun[concept] = Span(start, end, track, concept, name, score)
-        previous = concepts
+            begun[concept] = Span(one.start, one.end, track, concept, name, score)
+        previous = ids
     yield from begun.values()
 
 
 def _short(record: Any) -> str:
     """A record that is no list of concepts, as text."""
-    text = str(record.tolist() if isinstance(record, np.ndarray) else record)
-    return text if len(text) <= _RECORD else f"{text[:_RECORD]} ..."
+    return str(record) if len(str(record)) <= _RECORD else f"{str(record)[:_RECORD]} ..."
 
 
 def nested(spans: Iterable[Span]) -> list[Span]:

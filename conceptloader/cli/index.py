@@ -23,12 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--track", default="concepts", metavar="NAME", help="track to index (default: concepts)")
     add("--workers", type=positive, default=1, metavar="N", help="processes (default: 1)")
     add("--task", type=task, metavar="K/N", help="do only part K of N of the shards")
-    add("--rebuild", action="store_true", help="remove an existing index first")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
     with progress_bar(arguments.quiet) as progress:
         options = chosen(arguments, "track", "workers", "task")
-        build_index(arguments.dataset, roots=arguments.root, rebuild=arguments.rebuild, progress=progress, **options)
+        build_index(arguments.dataset, roots=arguments.root, progress=progress, **options)
     done = "is complete" if arguments.task is None else "has the shards of this task"
     output.result({"task": arguments.task}, [f"{arguments.dataset}: the index of {arguments.track} {done}"])

@@ -2,7 +2,7 @@
 
 import argparse
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -39,20 +39,19 @@ concept its spans and its share of all tokens. It reads documents and spans, but
 
 
 _SEQ_LEN = 128
-_PLACES = "window", "document", "document_number", "tokens"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dataset(parser)
     parser.add_argument("--tokenizer", metavar="bytes|PATH", help="default: the dataset's copy, if any")
     place = parser.add_mutually_exclusive_group()
-    place.add_argument("--window", type=int, metavar="I", help="window I of --seq-len S")
+    place.add_argument("--window", type=int, metavar="I", help="window I of --seq-len S; of mode document: document I")
     place.add_argument("--document", metavar="ID", help="all documents with this id")
     place.add_argument("--document-number", type=int, metavar="N", help="document N of the dataset")
     place.add_argument("--tokens", metavar="A:B", help="tokens A to B - 1 of the dataset")
     place.add_argument("--random", type=positive, metavar="N", help="N windows of --seq-len S, or N --documents")
     place.add_argument("--stats", action="store_true", help="counts of documents, tokens, spans and concepts")
-    parser.add_argument("--seq-len", type=positive, metavar="S", help="tokens per window (default with --random: 128)")
+    parser.add_argument("--seq-len", type=positive, metavar="S", help="tokens per window (default: 128)")
     parser.add_argument("--documents", action="store_true", help="with --random: documents instead of windows")
     meaning = "show the values of this column, too (first 8 of a token; all with --json)"
     parser.add_argument("--column", action="append", default=[], metavar="NAME", help=meaning)
@@ -68,14 +67,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> None:
     if arguments.stats:
         refuse_all_but("--stats", arguments, "dataset", "root", "track", "top")
-        return _show_stats(arguments, output)
+        _show_stats(arguments, output)
+        return
     refuse_without("--stats", arguments, "track", "top")
-    if arguments.random is not None:
-        return _show_random(arguments, output)
-    refuse_without("--random", arguments, "documents", "seed")
-    if (arguments.window is None) != (arguments.seq_len is None):
-        raise ConfigError("inspect", "one of --window and --seq-len", "the two together", "pass --window and --seq-len")
-    return _show_place(arguments, output)
+    if arguments.random is None:
+        refuse_without("--random", arguments, "documents", "seed")
+    with open_dataset(arguments.dataset, arguments.root) as dataset:
+        places = _places(arguments, dataset)
+        if places is None:
+            refuse_without("--tokens", arguments, "column", "html", "seq_len")
+            value = _overview(dataset)
+            output.result(value, _tree(value))
+            return
+        if arguments.html is not None:
+            save_windows(dataset, places, arguments, output)
+            return
+        tokenizer = find_tokenizer(dataset, arguments.tokenizer)
+        values, text = [], list[str]()
+        for name, start, stop in places:
+            value, lines = describe(dataset, start, stop, tokenizer, arguments.column)
+            values.append({"name": name, **value})
+            text += [f"== {name}", *lines]
+    output.result({"samples": values}, text)
 
 
 def _show_stats(arguments: argparse.Namespace, output: Output) -> None:
@@ -100,87 +113,40 @@ def _stats_lines(value: Mapping[str, Any], top: int) -> Iterator[str]:
             yield f"... and {counted(len(found['concepts']) - top, 'more concept')} (--top, or --json for all)"
 
 
-def _show_place(arguments: argparse.Namespace, output: Output) -> None:
-    with open_dataset(arguments.dataset, arguments.root) as dataset:
-        ranges = _ranges(arguments, dataset)
-        if ranges is None:
-            refuse_without("--tokens", arguments, "column", "html")
-            value = _overview(dataset)
-            output.result(value, _tree(value))
-            return
-        if arguments.html is not None:
-            asked = {name.replace("_", " "): vars(arguments)[name] for name in _PLACES}
-            [title] = [f"{kind} {value}" for kind, value in asked.items() if value is not None]
-            save_windows(dataset, [(title, *place) for place in ranges], arguments, output)
-            return
-        tokenizer = find_tokenizer(dataset, arguments.tokenizer)
-        found = [describe(dataset, start, stop, tokenizer, arguments.column) for start, stop in ranges]
-    values = [value for value, _ in found]
-    single = values[0] if arguments.document is None else {"id": arguments.document, "documents": values}
-    output.result(single, (line for _, lines in found for line in lines))
-
-
-def _ranges(arguments: argparse.Namespace, dataset: Dataset) -> list[tuple[int, int]] | None:
-    """Return the requested token ranges, None for the whole dataset."""
-    if arguments.window is not None:
-        windows = dataset.windows(arguments.seq_len, tracks=[])
-        if not 0 <= arguments.window < len(windows):
-            raise ConfigError(
-                "--window",
-                str(arguments.window),
-                f"a number from 0 to {len(windows) - 1}",
-                "pass --window with such a number",
-            )
-        return [windows.token_range(arguments.window)]
+def _places(arguments: argparse.Namespace, dataset: Dataset) -> list[tuple[str, int, int]] | None:
+    """(name, start, stop) of the tokens that are asked for, None for the whole dataset."""
     if arguments.document is not None:
-        numbers = dataset.find_document(arguments.document)
-        if not numbers:
-            raise ConfigError(
-                "--document",
-                f"no document {arguments.document!r} in {dataset.path}",
-                "an id of the input",
-                "pass --document with an id as the input has it",
-            )
-        return [dataset.document_range(number) for number in numbers]
+        found = dataset.find_document(arguments.document)
+        if not found:
+            problem, expected = f"no document {arguments.document!r} in {dataset.path}", "an id of the input"
+            raise ConfigError("--document", problem, expected, "pass --document with an id as the input has it")
+        return [(f"document {arguments.document}", *dataset.document_range(number)) for number in found]
     if arguments.document_number is not None:
-        return [dataset.document_range(arguments.document_number)]
+        return [(f"document number {arguments.document_number}", *dataset.document_range(arguments.document_number))]
     if arguments.tokens is not None:
         start, _, stop = arguments.tokens.partition(":")
         if not (start.isdecimal() and stop.isdecimal() and int(start) <= int(stop) <= dataset.num_tokens):
-            raise ConfigError(
-                "--tokens",
-                repr(arguments.tokens),
-                f"A:B with A <= B <= {dataset.num_tokens}",
-                "pass --tokens with such a range",
-            )
-        return [(int(start), int(stop))]
-    return None
-
-
-def _show_random(arguments: argparse.Namespace, output: Output) -> None:
-    with open_dataset(arguments.dataset, arguments.root) as dataset:
-        tokenizer = find_tokenizer(dataset, arguments.tokenizer)
-        documents = arguments.documents or dataset.mode == "document"
-        if documents and arguments.seq_len is not None:
-            raise ConfigError(
-                "--seq-len",
-                f"{arguments.seq_len} with whole documents",
-                "--seq-len with --window only",
-                "omit --seq-len",
-            )
-        windows = None if documents else dataset.windows(arguments.seq_len or _SEQ_LEN, tracks=[])
-        total = dataset.num_documents if windows is None else len(windows)
+            expected, fix = f"A:B with A <= B <= {dataset.num_tokens}", "pass --tokens with such a range"
+            raise ConfigError("--tokens", repr(arguments.tokens), expected, fix)
+        return [(f"tokens {arguments.tokens}", int(start), int(stop))]
+    if arguments.window is None and arguments.random is None:
+        return None
+    place: Callable[[int], tuple[int, int]]
+    if arguments.documents or dataset.mode == "document":
+        if arguments.seq_len is not None:
+            problem, expected = f"{arguments.seq_len} with whole documents", "--seq-len with windows only"
+            raise ConfigError("--seq-len", problem, expected, "omit --seq-len")
+        kind, total, place = "document", dataset.num_documents, dataset.document_range
+    else:
+        windows = dataset.windows(arguments.seq_len or _SEQ_LEN, tracks=[])
+        kind, total, place = "window", len(windows), windows.token_range
+    chosen = [arguments.window]
+    if arguments.random is not None:
         chosen = sorted(random.Random(arguments.seed).sample(range(total), min(arguments.random, total)))
-        kind, place = ("document", dataset.document_range) if windows is None else ("window", windows.token_range)
-        if arguments.html is not None:
-            save_windows(dataset, [(f"{kind} {number:,}", *place(number)) for number in chosen], arguments, output)
-            return
-        found, text = [], []
-        for number in chosen:
-            shown, lines = describe(dataset, *place(number), tokenizer, arguments.column)
-            found.append({kind: number, **shown})
-            text += [f"== {kind} {number:,}", *lines, ""]
-    output.result({"dataset": masked(dataset.path), "seed": arguments.seed, "samples": found}, text)
+    elif not 0 <= arguments.window < total:
+        expected = f"a number from 0 to {total - 1}"
+        raise ConfigError("--window", str(arguments.window), expected, "pass --window with such a number")
+    return [(f"{kind} {number:,}", *place(number)) for number in chosen]
 
 
 def _overview(dataset: Dataset) -> dict[str, object]:
@@ -198,16 +164,9 @@ def _overview(dataset: Dataset) -> dict[str, object]:
                 "codec": track.codec,
                 "levels": len(dataset.levels[name]),
                 "records": dataset.records(name),
-                "encodings": sorted(
-                    {str(one) for level in dataset.levels[name] for one in manifest.shards.tracks[level].encoding}
-                ),
                 "concepts": track.vocabulary.count if track.vocabulary else None,
                 "groups": dict(track.vocabulary.groups) if track.vocabulary else {},
                 "max_concepts_per_record": track.max_items,
-                "max_spans_per_window": {
-                    str(2**k): max(dataset.stored_tracks[level].max_spans[k] for level in dataset.levels[name])
-                    for k in range(7, 18, 2)
-                },
             }
             for name, track in sorted(dataset.tracks.items())
         },

@@ -27,7 +27,7 @@ from conceptloader.trace.viewer.windows import Reader, Samples, Window
 
 _SIZE = 4 << 20  # characters of windows, after which no other begins
 _TOKENS = 1 << 17  # of a window
-_SAMPLES, _CELLS = 2000, 20_000  # in the table of samples, in that of steps
+_SAMPLES = 2000  # in their table
 _POINTS, _NAMES = 60, 8  # of the picture of a mixture; names in a cell, weights that are listed
 
 
@@ -58,7 +58,6 @@ def save_run(run: Run, arguments: argparse.Namespace, output: Output) -> None:
         run.at_step(first)  # raises where there is none
         stop = min(stop, run.steps.launches[-1].plan.stop_step or stop)
         ranges = [(low, high, era) for low, high, _, era in ranges_of_steps(run, first, stop)]
-    parts = [_steps(run, first, stop)] if arguments.steps else []
     if arguments.step is not None:  # with the mixture up to it
         first = run.steps.launches[0].start.step
     x = sorted({first + (stop - first) * k // _POINTS for k in range(_POINTS + 1)})
@@ -68,9 +67,9 @@ def save_run(run: Run, arguments: argparse.Namespace, output: Output) -> None:
     ends = f"{unit} {first:,}", f"{unit} {stop - 1:,}"
     weights = [weights_line(one) for low, high, era in ranges for one in era.segments_in(low, high)]
     listed = [*weights[:_NAMES], *([f"{_NAMES} of {len(weights):,} are listed"] if len(weights) > _NAMES else [])]
-    parts.insert(0, "<h2>Mixture</h2>" + mixture_html(run.drawn.names, x, counts, ends))
+    mixture = "<h2>Mixture</h2>" + mixture_html(run.drawn.names, x, counts, ends)
     listed += [] if arguments.run_log is None else [_trained(run, arguments.run_log)]
-    parts[0] += f'<p class="note">{"<br>".join(map(visible, listed))}</p>'
+    mixture += f'<p class="note">{"<br>".join(map(visible, listed))}</p>'
 
     every = (sample for low, high, _ in ranges for sample in range(low, high))
     found = [trace_sample(run, sample) for sample in islice(every, _SAMPLES)]
@@ -79,9 +78,9 @@ def save_run(run: Run, arguments: argparse.Namespace, output: Output) -> None:
     total = sum(high - low for low, high, _ in ranges)
     head = "sample", "step", "micro batch", "rank", "slot", "dataset", "window", "epoch", "documents", "concepts"
     rows = [_row(one, k < len(articles)) for k, one in enumerate(found)]
-    parts.append(_rows(f"Samples: {len(rows):,} of {total:,}", head, rows))
+    shown = f'<h2>Samples: {len(rows):,} of {total:,}</h2><div class="rows" tabindex="0">{table(head, rows)}</div>'
     name = os.path.basename(os.path.abspath(arguments.config or arguments.run_log))
-    _save(f"{title} of {name}", parts, articles, total, arguments.html, output)
+    _save(f"{title} of {name}", [mixture, shown], articles, total, arguments.html, output)
 
 
 def _block_of(run: Run, sample: int) -> int:
@@ -105,16 +104,6 @@ def _trained(run: Run, log: str) -> str:
     place = run.places(found[1] - 1) if found[1] else []
     step = f", to the end of step {place[-1].step:,}" if place else ""
     return f"trained: {found[1]:,}{end} samples{step}, by {found[0]}; {launched}"
-
-
-def _steps(run: Run, first: int, stop: int) -> str:
-    """How many samples of each dataset there are in steps: in all, or in some that are as far from each other."""
-    names, rows = run.drawn.names, []
-    for step in range(first, stop, -(-(stop - first) * (3 + len(names)) // _CELLS)):
-        low, high = run.steps.range_of(step)
-        counts = zip(run.drawn.counts(low), run.drawn.counts(high), strict=True)
-        rows.append([step, low, high - low, *(after - before for before, after in counts)])
-    return _rows(f"Steps: {len(rows):,} of {stop - first:,}", ["step", "first sample", "samples", *names], rows)
 
 
 def _row(one: SampleTrace, linked: bool) -> list[object]:
@@ -155,10 +144,6 @@ def _bounded(articles: Iterable[str]) -> list[str]:
         if size > _SIZE:
             break
     return found
-
-
-def _rows(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    return f'<h2>{title}</h2><div class="rows" tabindex="0">{table(head, rows)}</div>'
 
 
 def _save(title: str, parts: Sequence[str], articles: Sequence[str], total: int, path: str, output: Output) -> None:

@@ -1,11 +1,9 @@
 """The command `conceptloader query`."""
 
 import argparse
-import csv
 import json
 import os
 import re
-from collections.abc import Iterable
 from typing import Any
 
 from conceptloader.base.arguments import positive, steps
@@ -40,8 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which("--steps", type=steps, metavar="A:B", help="of the steps A to B - 1")
     which("--samples", type=positive, metavar="N", help="of the first N samples, without steps")
     add("--table", action="append", default=[], metavar="NAME=FILE", help="a Parquet file as a table")
-    add = parser.add_mutually_exclusive_group().add_argument
-    add("--csv", metavar="FILE", help="write the rows to this file")
     add("--parquet", metavar="FILE", help="write the rows to this file")
 
 
@@ -52,9 +48,9 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
         raise ConfigError("query", f"{arguments.words}", "[CONFIG] SQL", "pass one SELECT, in quotes")
     tables = read_tables(arguments.table)
     found = batches(open_run(arguments), sql[0], arguments.steps, arguments.samples, tables)
-    if path := arguments.parquet or arguments.csv:
+    if path := arguments.parquet:
         with named(path, "written"), completed(os.path.abspath(path)) as temporary:
-            rows = (write_parquet if arguments.parquet else _write_csv)(found, temporary)
+            rows = write_parquet(found, temporary)
         output.result({"path": path, "rows": rows}, [f"{path}: {rows:,} rows"])
         return
     first = next(found)
@@ -68,17 +64,3 @@ def _cell(value: Any) -> object:
     if isinstance(value, float):
         return f"{value:.4g}"
     return "-" if value is None else value
-
-
-def _write_csv(batches: Iterable[Any], path: str) -> int:
-    rows = -1
-    with open(path, "x", encoding="utf-8", newline="") as file:
-        write = csv.writer(file, lineterminator="\n").writerow
-        for batch in batches:
-            if rows < 0:
-                write(batch.schema.names)
-                rows = 0
-            for row in batch.to_pylist():
-                write([json.dumps(one) if isinstance(one, (list, dict)) else one for one in row.values()])
-            rows += batch.num_rows
-    return rows

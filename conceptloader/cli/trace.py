@@ -15,8 +15,7 @@ from conceptloader.trace import trace_sample, trace_step
 DESCRIPTION = """\
 Show what a step contains, past or future: the weights in force, and why, if they were set live. For each sample: its
 window of the dataset; its documents by their ids, with the positions of their inputs and labels; its spans with
-concepts, exactly as in the batch: [start, end), with < or > if a span continues outside; the range of its loss weights
-and token fields (all values with --json).
+concepts, exactly as in the batch: [start, end), with < or > if a span continues outside.
 
   conceptloader trace --run-log checkpoints --step 1200
   conceptloader trace run.yaml --sample 614400
@@ -27,8 +26,8 @@ resume with it does.
   conceptloader trace --checkpoint checkpoints/step-1200
   conceptloader trace run.yaml --checkpoint checkpoints/step-1200
 
---html writes one page, which needs no server and can be mailed: the mixture up to the step or over --steps, tables of
-steps and samples that sort and filter, and samples with their spans in colors. Tables of many steps: `query`.
+--html writes one page, which needs no server and can be mailed: the mixture up to the step or over --steps, a table of
+samples that sorts and filters, and samples with their spans in colors. Tables of many steps: `query`.
 
   conceptloader trace --run-log checkpoints --step 1200 --html step.html
 """

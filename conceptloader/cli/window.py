@@ -75,8 +75,6 @@ def sample_lines(one: SampleTrace) -> Iterator[str]:
     window = f"{one.dataset}, {one.kind} {one.window} of epoch {one.epoch}"
     yield "; ".join([f"sample {one.sample}", *places, window, tokens])
     yield from _document_lines(one.documents)
-    for name, values in one.fields.items():
-        yield f"  {name}: {min(values):g} to {max(values):g}, mean {sum(values) / len(values):g}"
     yield from (line for line, _ in _span_lines(one.spans))
 
 

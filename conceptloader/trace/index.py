@@ -48,13 +48,12 @@ def build_index(
     roots: Sequence[str | os.PathLike[str]] | None = None,
     workers: int = 1,
     task: tuple[int, int] | None = None,
-    rebuild: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> ConceptIndex | None:
     """Write the index of a track next to the dataset, or what is missing of it; its bytes are always the same.
 
     workers: processes. task: (number, tasks): write only the shards of this one of several tasks, which may run on
-    other machines, and no table; a call without it joins them. rebuild: an index that is there is removed first.
+    other machines, and no table; a call without it joins them.
     progress(done, total): called with shards. Returns: the index, None for a task.
 
     Raises: ConfigError for a track without concepts, or without pyarrow or DuckDB; FormatError for a corrupt dataset or
@@ -68,15 +67,6 @@ def build_index(
     check_task(task)
     require_own(dataset.path, directory)
     with build_lock(directory, shared=task is not None):
-        if rebuild:
-            if task is not None:
-                raise ConfigError(
-                    "rebuild",
-                    "rebuild with task, which would remove what other tasks wrote",
-                    "only one of the two",
-                    "omit --rebuild, and remove the index before the tasks begin",
-                )
-            _remove(directory, lambda name: not name.startswith("."))
         try:
             found = open_index(dataset, track)
         except OtherDataset:
@@ -97,7 +87,8 @@ def build_index(
         if task is not None:
             return None
         join_shards(dataset, track)
-        _remove(directory, TEMPORARY.fullmatch)  # of runs that were killed
+        for entry in filter(lambda one: TEMPORARY.fullmatch(one.name), os.scandir(directory)):  # of killed runs
+            shutil.rmtree(entry) if entry.is_dir(follow_symlinks=False) else os.unlink(entry)
     return open_index(dataset, track)
 
 
@@ -211,9 +202,3 @@ def _part(directory: str, shard: int, report: dict[str, Any]) -> Sequence[Ints]:
     path = os.path.join(directory, shard_file(shard, "concepts.parquet"))
     part = SortedParquet(path, report.get("concepts", ""), REPAIR)
     return part.columns("concept", "shard", "spans", "tokens")
-
-
-def _remove(directory: str, chosen: Callable[[str], object]) -> None:
-    for entry in os.scandir(directory):
-        if chosen(entry.name):
-            shutil.rmtree(entry) if entry.is_dir(follow_symlinks=False) else os.unlink(entry)

@@ -154,10 +154,7 @@ class _Past:
     def _alike(self, *launches: Launch) -> bool:
         """Whether their configurations make the same of a sample."""
         configs = [self._config(launch.start) for launch in launches]
-        shown = [
-            one and (one.outputs, one.tracks, {k: (it.tracks, it.loss_weight) for k, it in one.datasets.items()})
-            for one in configs
-        ]
+        shown = [one and (one.tracks, {k: it.tracks for k, it in one.datasets.items()}) for one in configs]
         return len({one.start.seq_len for one in launches}) == 1 and all(one == shown[0] for one in shown)
 
     def _deciding(self, spec: OrderSpec, stop: int) -> Any:

@@ -6,13 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from conceptloader.config import Outputs
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec.codecs import ConceptsCodec
-from conceptloader.loader.batch.open import decide_layout
-from conceptloader.loader.batch.reader import BatchReader
 from conceptloader.order.partition import Place
-from conceptloader.trace.ranges import Interval, Member, Part
+from conceptloader.trace.ranges import Interval, Part
 from conceptloader.trace.run import Run
 
 
@@ -80,21 +77,17 @@ class SampleTrace(Seen):
         kind: window, document or pack.
         tokens: [start, stop) of the dataset that the sample reads, of a pack from the first one to the last; None if
             nothing is read: it touches what is excluded, or is an empty pack.
-        documents, spans, fields: Without anything if nothing is read. fields are the loss weights and token fields that
-            the configuration asks for, as a batch has them.
+        documents, spans: Without anything if nothing is read.
     """
 
     kind: str
     tokens: Interval | None
     documents: list[DocumentPart]
     spans: dict[str, list[SpanPart]]
-    fields: dict[str, list[float]]
 
 
 def trace_sample(run: Run, sample: int) -> SampleTrace:
     """Everything about one sample, as it was trained last.
-
-    Reads its documents and spans, and its tokens if these have fields to show.
 
     Raises:
         ConfigError: If nothing says what the sample was.
@@ -114,7 +107,6 @@ def trace_sample(run: Run, sample: int) -> SampleTrace:
         tokens=(min(part.start for part in parts), max(part.stop for part in parts)) if parts else None,
         documents=[one for part in parts for one in documents_of(member.dataset, part)],
         spans={track: [one for part in parts for one in spans_of(member.dataset, part, track)] for track in tracks},
-        fields=_fields(run, member, sample) if parts else {},
     )
 
 
@@ -126,17 +118,6 @@ def trace_step(run: Run, step: int) -> list[SampleTrace]:
     """
     era = run.at_step(step)
     return [trace_sample(era, sample) for sample in range(*run.steps.range_of(step))]
-
-
-def _fields(run: Run, member: Member, sample: int) -> dict[str, list[float]]:
-    outputs, blend = run.blend.config.outputs, run.blend
-    if outputs.loss_weight is None and not outputs.fields:
-        return {}
-    chosen = Outputs(loss_weight=outputs.loss_weight, fields=outputs.fields)
-    layout = decide_layout(blend.views, member.seq_len, chosen)
-    views = [view if view is member.view else None for view in blend.views]  # others may be of other kinds
-    batch = BatchReader(blend.order, views, layout).read(np.array([sample], np.uint64))
-    return {one.name: batch[one.name][0].tolist() for one in layout.fields if one.name in batch}
 
 
 def documents_of(dataset: Dataset, part: Part) -> Iterator[DocumentPart]:

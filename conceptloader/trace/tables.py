@@ -202,7 +202,8 @@ def read_tables(given: Sequence[str]) -> dict[str, Any]:
         if not equals or name in _OURS:
             raise ConfigError("table", repr(name), "a name of its own for a file", "pass --table NAME=FILE")
         try:
-            table = parquet.read_table(path)
+            with open(path, "rb") as file:
+                table = parquet.read_table(file)
         except (OSError, arrow.ArrowException) as error:
             fix = "make one of JSON or CSV: duckdb -c \"copy (from 'a.jsonl') to 'a.parquet'\""
             raise ConfigError(path, f"{error}", "a Parquet file", fix) from error

@@ -63,7 +63,7 @@ def test_annotate_and_view_with_a_tokenizer(tmp_path: Path, capsys: pytest.Captu
     for path in ("ds", "out"):
         code, value, err = run(capsys, "inspect", tmp_path / path, "--document-number", 1, *given)
         assert code == 0, err
-        assert value["text"].startswith(texts[1])
+        assert value["samples"][0]["text"].startswith(texts[1])
     with cl.open_dataset(tmp_path / "out") as ds:
         assert [made.decode(ds.tokens(*span)).strip() for span in _spans(ds)] == ["cat", "Katze"]
         assert ds.tokenizer is None or ds.tokenizer.name == ("mine" if given else load_tokenizer(str(file)).name)

@@ -46,7 +46,6 @@ COMMANDS: list[list[str]] = [
     ["inspect", "ds", "--random", "3", "--documents"], ["inspect", "ds", "--stats"], ["verify", "ds"],
     ["subset", "ds", "ds", "--out", "joined"],
     ["trace", "run.yaml", "--sample", "0"], ["locate", "run.yaml", "--document", IN_NAMES],
-    ["locate", "run.yaml", "--document", IN_NAMES],
     ["trace", "run.yaml", "--global-batch-size", "4", "--step", "0"],
     ["build", "in.jsonl", "--out", "other", "--tokenizer", "bytes"],
     ["init", "in.jsonl", "--out", "found.yaml"], ["init", "in.jsonl", "--out", "missing/found.yaml"],
@@ -73,7 +72,7 @@ def test_no_command_lets_them_through(
         if as_json and printed.out:
             json.loads(printed.out)
     main(["inspect", str(dataset / "ds"), "--document-number", "0", "--json"])
-    found = json.loads(capfd.readouterr().out)
+    (found,) = json.loads(capfd.readouterr().out)["samples"]
     assert found["text"] == "red " + EVIL, "JSON says the same"
     assert found["documents"][0]["id"] == IN_NAMES
 
@@ -119,7 +118,7 @@ def test_a_terminal_that_knows_no_umlauts(dataset: Path) -> None:
         environment = {**os.environ, "PYTHONIOENCODING": encoding}
         done = subprocess.run([*command, *more], env=environment, capture_output=True, check=True)
         found[encoding] = done.stdout.decode(encoding)
-    assert json.loads(found["ascii"])["text"] == "red " + EVIL
+    assert json.loads(found["ascii"])["samples"][0]["text"] == "red " + EVIL
 
 
 def test_stdout_on_a_full_disk(dataset: Path) -> None:

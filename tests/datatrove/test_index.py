@@ -1,5 +1,6 @@
 """The concept index by datatrove's executors: the bytes of the command."""
 
+import shutil
 from pathlib import Path
 
 from datatrove.executor import LocalPipelineExecutor
@@ -22,7 +23,8 @@ def test_tasks_give_the_bytes_of_the_command(tmp_path: Path) -> None:
     LocalPipelineExecutor([ConceptIndexJoin(path)], tasks=1, workers=1, logging_dir=str(tmp_path / "b")).run()
     found = content(path)
     assert "index.json" in found
-    build_index(path, rebuild=True)
+    shutil.rmtree(index_directory(path, "concepts"))
+    build_index(path)
     assert content(path) == found
     with raises(ConfigError, found="2 tasks"):
         ConceptIndexJoin(tmp_path).run(rank=0, world_size=2)

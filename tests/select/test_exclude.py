@@ -2,7 +2,6 @@
 are without them is what tests/oracle and trace/test_answers.py compare."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.cli import main
 from conceptloader.config.mask import NEVER, Mask
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.loader.batch.open import open_reader
@@ -149,23 +147,6 @@ def test_ids_in_a_file_may_hold_separators_of_lines(tmp_path: Path) -> None:
     entry = {"seq_len": 4, "datasets": {"a": {"path": "ds"}}, "exclude": [{"at": 0, "file": "ids.txt"}]}
     blend = cl.open_blend(cl.load_config(entry, base_dir=tmp_path))
     assert blend.excluded["a"].mask.ranges(0) == [(10, 40)]
-
-
-def test_when_says_since_when_a_document_is_excluded(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The earliest of several entries; with the step, where steps are known; nothing of documents that stay."""
-    path = config(folder, [*EXCLUDE, {"at": 0, "ids": ["web-20"]}], seq_len=SEQ_LEN)
-    sizes = ["--global-batch-size", "8", "--samples", "240"]
-    for one, since in {"web-3": 60, "web-11": 30, "books-7": 60, "books-10": 120, "web-20": 0, "code-30": None}.items():
-        for more in ([], sizes):
-            assert main(["locate", str(path), "--document", one, *more]) == 0
-            said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("tokens of document ")]
-            step = f" (step {(since or 0) // 8})" if more else ""
-            on = f"are excluded from sample {since}{step} on" if since else "are never read: excluded"
-            assert len(said) == (since is not None)
-            assert all(on in line for line in said), (said, on)
-        assert main(["locate", str(path), "--document", one, "--json", *sizes]) == 0
-        found = json.loads(capsys.readouterr().out)["left_out"]
-        assert [entry["since"] for entry in found] == ([] if since is None else [since])
 
 
 @pytest.mark.parametrize("mode", ["pack", "window", "document"])

@@ -222,7 +222,7 @@ def test_traces_and_pages(nested: Nested, capsys: pytest.CaptureFixture[str]) ->
         assert sorted((one.start, one.end, [one.name]) for one in shown) == sorted(each)
         capsys.readouterr()
         assert main(["inspect", nested.path, "--tokens", f"{low}:{high}", "--json"]) == 0
-        said = json.loads(capsys.readouterr().out)["spans"]
+        said = json.loads(capsys.readouterr().out)["samples"][0]["spans"]
         assert sorted((s["start"], s["end"], s["names"]) for s in said["concepts"]) == nested.inside(low, high)
     assert main(["inspect", nested.path, "--json"]) == 0
     of_all = json.loads(capsys.readouterr().out)["tracks"]

@@ -129,19 +129,11 @@ def test_ids_shares_and_metadata(path: Path, tmp_path: Path) -> None:
         "id in (select id from t where domain = 'b' and score > 0.5)",
         "(select domain = 'b' and score > 0.5 from t where t.id = documents.id)",
     )):  # fmt: skip
-        words = [
-            "subset",
-            path,
-            "--where",
-            where,
-            "--table",
-            f"t={tmp_path}/meta.parquet",
-            "--out",
-            tmp_path / f"{number}",
-        ]
+        words = ["subset", path, "--where", where, "--table", f"t={tmp_path}/meta.parquet"]
+        words += ["--out", tmp_path / f"{number}"]
         assert main([*map(str, words)]) == 0
         assert selected(tmp_path / f"{number}") == expected
-    pq.write_table(pa.Table.from_pylist([*rows, rows[0]]), tmp_path / "twice.parquet")
+    pq.write_table(pa.Table.from_pylist([*rows, rows[1]]), tmp_path / "twice.parquet")
     twice = "(select score from t where t.id = documents.id) > 0"
     with raises(ConfigError, "where"):
         make_subsets(path, tmp_path / "no", SubsetOptions(where=twice, tables=[f"t={tmp_path}/twice.parquet"]))

@@ -91,10 +91,12 @@ def test_the_number_of_tasks_workers_and_pieces_changes_no_byte(
     build_index(dataset)
     assert bytes_of(directory) == expected
     if "dense" not in str(made):
-        build_index(dataset, rebuild=True, workers=2)
+        shutil.rmtree(directory)
+        build_index(dataset, workers=2)
         assert bytes_of(directory) == expected
     monkeypatch.setattr(concepts, "_CHUNK_TOKENS", 37)
-    build_index(dataset, rebuild=True)
+    shutil.rmtree(directory)
+    build_index(dataset)
     assert bytes_of(directory) == expected
 
 
@@ -121,7 +123,8 @@ def test_a_killed_build_goes_on(tmp_path: Path) -> None:
     done = bytes_of(directory)
     again = {file.stem: file.stat().st_ino for file in directory.glob("*.parquet")}
     assert sum(again[name] == inode for name, inode in kept.items()) >= 5
-    build_index(path, rebuild=True)
+    shutil.rmtree(directory)
+    build_index(path)
     assert bytes_of(directory) == done
     assert not [name for name in done if name.endswith(".tmp")]
 
@@ -224,8 +227,7 @@ def test_the_command(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(*asked[:-1], "'concept-3' in concepts or 'concept-3' in concepts") == expected
     for wrong in ("12 in concepts", "'concept-1' in concepts and", "'red' in concepts"):
         assert main(["locate", str(config), "--where", wrong]) == 2
-    for words in (["--track", "red"], ["--task", "0/2", "--rebuild"]):
-        assert main(["index", str(dataset), *words]) == 2
+    assert main(["index", str(dataset), "--track", "red"]) == 2
     assert "expected" in capsys.readouterr().err
 
 

@@ -1,6 +1,5 @@
 """Tables that SQL asks: the command, ways out of the database, damage. What is in them: test_answers.py."""
 
-import csv
 import json
 from itertools import chain, islice
 from pathlib import Path
@@ -191,12 +190,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads(told(text, "--samples", 40, "--json")) == {"rows": rows}
     assert told(text, "--samples", 40, "--parquet", tmp_path / "a.parquet") == f"{tmp_path}/a.parquet: 40 rows\n"
     assert pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist() == rows
-    told(text, "--samples", 40, "--csv", tmp_path / "a.csv")
-    with open(tmp_path / "a.csv", newline="") as file:
-        found = list(csv.DictReader(file))
-    assert [(row["id"], json.loads(row["concepts"]), row["first_step"]) for row in found] == [
-        (row["id"], row["concepts"], "") for row in rows
-    ]
     header, *lines = told(text, "--samples", 40).splitlines()
     assert (header.split()[:2], len(lines)) == (["id", "tokens"], 40)
     assert told("from documents where false", "--samples", 40).split()[:2] == ["dataset", "document"]

@@ -66,14 +66,8 @@ def test_a_step(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_steps(tmp_path: Path) -> None:
-    order = open_run("run.yaml").blend.order
     found = made(tmp_path, "trace run.yaml --global-batch-size 8 --steps 15:35")
-    head, *rows = tables(found)["Steps"]
-    assert head == ("step", "first sample", "samples", "books", "web")
-    for k, row in enumerate(rows, 15):
-        drawn = Counter(order.sample(n)[0] for n in range(8 * k, 8 * k + 8))
-        assert row == tuple(map(str, (k, 8 * k, 8, drawn[0], drawn[1])))
-    assert (len(rows), len(tables(found)["Samples"]), len(windows(found))) == (20, 161, 160)
+    assert (len(tables(found)["Samples"]), len(windows(found))) == (161, 160)
 
 
 def test_where_a_run_stands_is_what_was_trained(tmp_path: Path, folder: Path) -> None:
@@ -210,15 +204,15 @@ def test_in_a_browser(hostile: Path, tmp_path: Path) -> None:
         assert dark_paper < 3 * 64 < light
         rows = "return [...document.querySelectorAll('.rows')[0].querySelectorAll('tbody tr')].filter((row) => "
         rows += "row.checkVisibility()).map((row) => row.cells[0].textContent)"
-        step, sample, *_ = browser.find_elements("css selector", ".rows th button")
-        for pressed, expected in ((sample, range(248, 260)), (sample, range(259, 247, -1)), (step, range(248, 260))):
-            pressed.click()  # 992 comes before 1,036
-            assert browser.execute_script(rows) == [str(n) for n in expected]
+        sample, *_ = browser.find_elements("css selector", ".rows th button")
+        for expected in (range(992, 1040), range(1039, 991, -1)):
+            sample.click()  # 992 comes before 1,036
+            assert browser.execute_script(rows) == [f"{n:,}" for n in expected]
         box = browser.find_element("css selector", "input")
         box.send_keys("Sample 1001;")
         visible = "return [...document.querySelectorAll('article')].filter((one) => one.checkVisibility()).length"
         assert (browser.execute_script(rows), browser.execute_script(visible)) == ([], 1)
-        assert browser.find_element("css selector", "output").text == f"1 of {12 + 48 + 48}"
+        assert browser.find_element("css selector", "output").text == f"1 of {48 + 48}"
         box.send_keys(Keys.CONTROL, "a", Keys.DELETE)
         assert browser.execute_script(visible) == 48
         assert browser.execute_script("return [window.hit, document.scripts.length]") == [None, 1]

@@ -21,7 +21,7 @@ FORMAT = "conceptindex"
 VERSION = 2  # 1 had the first level of a track alone
 HEAD = "index.json"
 CONCEPTS = "concepts.parquet"
-REPAIR = "write it again: conceptloader index DATASET --rebuild"
+REPAIR = "remove its folder, and write it again: conceptloader index DATASET"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from conceptloader.format.read.kept import tokenizer_problem
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columnfile import BF16, ItemFiles, column_file
 from conceptloader.format.spec.jsonfile import Checksum, Size, dump_json, load_json
-from conceptloader.format.spec.vocabulary import load_details, load_vocabulary
+from conceptloader.format.spec.vocabulary import Details, Vocabulary
 from conceptloader.storage.durable import write_file
 from conceptloader.storage.sample import file_checksum
 from conceptloader.storage.source import LocalFiles
@@ -26,6 +26,7 @@ from conceptloader.storage.source import LocalFiles
 CHECKSUMS_FORMAT = "conceptstream-checksums"
 CHECKSUMS_VERSION = 1
 _CHUNK = 1 << 22
+_FIX = "it is corrupt or was changed: restore it from a copy, then run `conceptloader verify` again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,27 +139,18 @@ def _load_checksums(directory: str) -> dict[str, Any]:
 
 def _check_tracks(files: Files, full: bool) -> Iterator[Problem]:
     """Files of vocabularies."""
-    for track in files.manifest.tracks.values():
-        if track.vocabulary is None:
-            continue
-        for entry, load in ((track.vocabulary, load_vocabulary), (track.vocabulary.details, load_details)):
-            if entry is None:
-                continue
-            path = files.roots.resolve(entry.path)
-            try:
-                files.roots.check_real(path)
-                size = os.stat(path).st_size
-                if size != entry.size:
-                    raise FormatError(
-                        "",
-                        f"{size} bytes",
-                        str(entry.size),
-                        "restore the file from a copy, then run `conceptloader verify` again",
-                    )
-                if full:
-                    load(files.roots, track.vocabulary)
-            except (ConceptloaderError, OSError) as error:
-                yield Problem(file=path, message=str(error))
+    names = [track.vocabulary for track in files.manifest.tracks.values() if track.vocabulary is not None]
+    entries: list[Vocabulary | Details] = [*names, *(one.details for one in names if one.details is not None)]
+    for entry in entries:
+        path = files.roots.resolve(entry.path)
+        try:
+            files.roots.check_real(path)
+            if (size := os.stat(path).st_size) != entry.size:
+                raise FormatError("the size", f"{size} bytes", str(entry.size), _FIX)
+            if full:
+                _equal(file_checksum(path), entry.checksum, "the content")
+        except (ConceptloaderError, OSError) as error:
+            yield Problem(file=path, message=str(error))
 
 
 def _check_columns(files: Files) -> Iterator[Problem]:
@@ -269,9 +261,4 @@ def _first(wrong: Any, base: int, values: NDArray[Any], what: str, expected: str
 
 def _equal(found: str, expected: str, what: str) -> None:
     if found != expected:
-        raise FormatError(
-            what,
-            f"checksum {found}",
-            expected,
-            "it is corrupt or was changed: restore it from a copy, then run `conceptloader verify` again",
-        )
+        raise FormatError(what, f"checksum {found}", expected, _FIX)

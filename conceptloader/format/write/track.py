@@ -64,7 +64,7 @@ class BulkSpans:
                 where,
                 f"span [{self.start[i]}, {self.end[i]}) of the batch after one that ends at {before[i]}",
                 "spans in order, disjoint and within one document",
-                "sort the spans, and split overlaps first: split_levels or split_segments",
+                "sort the spans, and split overlaps first, into tracks of levels or into segments",
             )
         if int(self.record.min()) < 0 or int(self.record.max()) >= len(lengths):
             raise InputError(
@@ -134,7 +134,7 @@ class TrackWriter:
                     where,
                     f"span [{start}, {end})",
                     f"{last} <= start < end <= {length}, {last} being the end of the span before",
-                    "sort the spans, and split overlaps first: split_levels or split_segments",
+                    "sort the spans, and split overlaps first, into tracks of levels or into segments",
                 )
             if isinstance(record, (int, np.integer)):
                 if not 0 <= record < self.records:

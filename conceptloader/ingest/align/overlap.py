@@ -4,7 +4,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.errors import ConfigError
-from conceptloader.format.overlap import split_levels
 from conceptloader.format.read.bulk import pairs
 from conceptloader.format.spec.columns import Ints
 from conceptloader.ingest.align.rules import OVERLAPS
@@ -53,30 +52,27 @@ def _order(spans: RawSpans) -> Ints:
 
 
 def _levels(spans: RawSpans, crossing: NDArray[np.bool_], levels: int) -> Ints:
-    """The level of each span; `crossing[i]`: span i + 1 overlaps the one before it."""
+    """The level of each span, the first one where none is over its start; `crossing[i]`: span i + 1 overlaps span i."""
     result = np.zeros(len(spans.row), np.int64)
     for row in np.unique(spans.row[1:][crossing]).tolist():
-        first, last = np.searchsorted(spans.row, [row, row + 1]).tolist()
-        found = split_levels(
-            zip(spans.start[first:last].tolist(), spans.end[first:last].tolist(), range(first, last), strict=True)
-        )
-        if len(found) > levels:
-            start, end, _ = found[levels][0]
-            raise BadRow(
-                row,
-                f"found span [{start}, {end}) (in tokens) on level {levels + 1}, expected at most {levels} levels; "
-                "allow more (--levels)",
-            )
-        for level, members in enumerate(found):
-            result[[member for _, _, member in members]] = level
+        part = slice(*np.searchsorted(spans.row, [row, row + 1]).tolist())
+        ends, found = list[int](), list[int]()  # of the last span on each level; the level of each span
+        for start, end in zip(spans.start[part].tolist(), spans.end[part].tolist(), strict=True):
+            level = next((k for k, stop in enumerate(ends) if stop <= start), len(ends))
+            if level == levels:
+                raise BadRow(
+                    row,
+                    f"found span [{start}, {end}) (in tokens) on level {levels + 1}, expected at most {levels} levels; "
+                    "allow more (--levels)",
+                )
+            ends[level : level + 1] = [end]
+            found.append(level)
+        result[part] = found
     return result
 
 
 def _union(spans: RawSpans) -> RawSpans:
-    """Elementary segments, each with the ascending union of the concepts over it.
-
-    This is `format.overlap.split_segments` for all documents at once.
-    """
+    """Elementary segments, each with the ascending union of the concepts over it."""
     if not len(spans.row):
         return spans
     stride = int(spans.end.max()) + 1

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from datatrove.utils.dataset import DatatroveFileDataset, DatatroveFolderDataset
+from datatrove.utils.dataset import DatatroveFileDataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,19 +50,6 @@ def test_equals_datatrove(data: st.DataObject) -> None:
                 base += sum(map(len, file))
 
 
-def test_a_folder_is_read_in_datatroves_order(tmp_path: Path) -> None:
-    source = tmp_path / "tokens"
-    for name in ("00010.ds", "00001.ds", "a.ds", "00000_shuffled.ds"):
-        write(source, name, [[len(name), 7]])
-    theirs = DatatroveFolderDataset(str(source), 1)
-    adopt([source], tmp_path / "ds")
-    ours = cl.open_dataset(tmp_path / "ds").tokens(0, 8).tolist()
-    assert ours == [token for item in theirs for token in item["input_ids"].tolist()]
-    write(source, "below/00000.ds", [[1]])
-    with raises(ConfigError, found="below/00000.ds below it"):
-        adopt([source], tmp_path / "other")
-
-
 def test_what_is_noted_beside_the_tokens(tmp_path: Path) -> None:
     path = write(tmp_path, "x.ds", [[1, 2], [3]], save_loss_metadata=True)
     with raises(InputError, "x.ds.loss", "a loss mask", fix="--ignore-loss-mask"):
@@ -73,17 +60,6 @@ def test_what_is_noted_beside_the_tokens(tmp_path: Path) -> None:
     assert adopt([path], tmp_path / "c").layouts[0].token_type == "u2"
     (tmp_path / "z.ds.metadata").write_text("gpt2\n1\n1 T")
     assert adopt([path], tmp_path / "d").extra == {"adopted_tokenizers": ["gpt2"]}
-
-
-def test_mixed_tokenizers(tmp_path: Path) -> None:
-    paths = [write(tmp_path, "x.ds", [[1]]), write(tmp_path, "y.ds", [[2]], tokenizer="llama")]
-    with raises(InputError, "tokenizer", "2 of them: 'gpt2'", fix="--allow-mixed-tokenizers"):
-        adopt(paths, tmp_path / "ds")
-    named = cl.writing.Tokenizer(name="other", vocab_size=100)
-    with raises(InputError, "tokenizer", "2 of them: 'other'"):
-        adopt(paths[:1], tmp_path / "ds", tokenizer=named)
-    assert adopt(paths, tmp_path / "ds", allow_mixed_tokenizers=True, tokenizer=named).tokenizer == named
-    assert cl.open_dataset(tmp_path / "ds").tokens(0, 2).tolist() == [1, 2]
 
 
 def test_bad_files(tmp_path: Path) -> None:

@@ -57,18 +57,6 @@ def test_equals_indexed_dataset(data: st.DataObject) -> None:
                     assert window["tokens"].tolist() == tokens[i * seq_len : i * seq_len + seq_len + 1]
 
 
-def test_a_folder_stands_for_its_prefixes_in_order(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    write(tmp_path / "in" / "y", [[[3]]])
-    write(tmp_path / "in" / "x", [[[2]]])
-    write(tmp_path / "in" / "a", [[[1]]])
-    adopt([tmp_path / "in"], tmp_path / "ds")
-    assert cl.open_dataset(tmp_path / "ds").tokens(0, 3).tolist() == [1, 2, 3]
-    assert sorted(p.name for p in (tmp_path / "ds").iterdir()) == [
-        "00000.documents.bin", "00001.documents.bin", "00002.documents.bin", "manifest.json",
-    ]  # fmt: skip
-
-
 def test_changes_are_found_by_verify(tmp_path: Path) -> None:
     prefix = write(tmp_path / "x", [[[1, 2, 3]], [[4]]])
     adopt([prefix], tmp_path / "ds")

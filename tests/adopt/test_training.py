@@ -1,15 +1,10 @@
 """One YAML over adopted and native datasets trains in plain PyTorch and under both adapters, on the planned samples."""
 
-import itertools
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch.nn.functional import cross_entropy
 
-import conceptloader as cl
 from tests.corpora import blended
 from tests.corpora.blended import SEQ_LEN, VOCABULARY, Blended, Documents, topics_of
 from tests.megatron import launching, pretraining
@@ -26,54 +21,6 @@ BATCH, MICRO = 8, 2
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Blended:
     return blended.write(tmp_path_factory.mktemp("data"))
-
-
-def train_plain(data: Blended, dp_size: int, steps: int) -> list[float]:
-    """The loss of each step, over all ranks, of a model in this process; every batch is compared with the plan."""
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Embedding(VOCABULARY, 16), torch.nn.Linear(16, VOCABULARY))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.03)
-    ranks = [
-        cl.make_dataloader(data.config, dp_rank=rank, dp_size=dp_size, micro_batch_size=BATCH // dp_size)
-        for rank in range(dp_size)
-    ]
-    losses = []
-    for step, batches in enumerate(itertools.islice(zip(*ranks, strict=True), steps)):
-        losses.append(0.0)
-        for rank, batch in enumerate(batches):
-            samples = range(step * BATCH + rank, (step + 1) * BATCH, dp_size)
-            assert_planned(batch, data, samples)
-            loss = cross_entropy(model(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten()) / dp_size
-            loss.backward()
-            losses[-1] += loss.item()
-        optimizer.step()
-        optimizer.zero_grad()
-    for loader in ranks:
-        loader.close()
-    return losses
-
-
-def assert_planned(batch: dict[str, Any], data: Blended, samples: range) -> None:
-    tokens = data.tokens(samples)
-    assert batch["sample_index"].tolist() == list(samples)
-    assert batch["dataset_id"].tolist() == data.members(samples)
-    assert np.array_equal(batch["input_ids"], tokens[:, :-1])
-    assert np.array_equal(batch["labels"], tokens[:, 1:])
-    topics = data.topics(samples)
-    assert np.array_equal(topics_of(batch["concepts_span_index"], batch["concepts_ids"]), topics)
-    adopted = (topics < 0).all(axis=1)
-    assert np.array_equal(adopted, topics[:, 0] < 0)
-    assert np.array_equal(batch["concepts_num_spans"] == 0, adopted)
-    assert not batch["concepts_counts"][adopted].any()
-    assert (batch["concepts_ids"][adopted] == -1).all()
-
-
-def test_plain_pytorch(data: Blended) -> None:
-    alone, divided = (train_plain(data, dp_size, steps=12) for dp_size in (1, 2))
-    assert divided == pytest.approx(alone, rel=1e-4)
-    assert alone[-1] < alone[0] - 0.5
-    members = np.bincount(data.members(range(12 * BATCH)))
-    assert np.abs(members - np.array([*blended.WEIGHTS.values()]) * 12 * BATCH).max() <= 1
 
 
 @pytest.mark.usefixtures("nanotron_src")

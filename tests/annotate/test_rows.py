@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import InputError, ReadError
+from conceptloader.format.read import bulk, ids
+from conceptloader.ingest.annotate import join as joining
 from tests.annotate.test_annotate import build
 from tests.cli.test_strangers import small_disk
 from tests.raises import raises
@@ -180,10 +182,15 @@ def test_annotations_are_what_a_plain_reader_finds(
             wrong.add(i + (path.suffix == ".jsonl"))
     if unknown or not any(held):
         return
-    ds = build(folder / "ds", [[[1, 2, 3]] * DOCUMENTS])
+    ds = build(folder / "ds", [[[1, 2, 3]], [[1, 2, 3]] * (DOCUMENTS - 1)])
     options = cl.AnnotateOptions(track="t", span_unit="token", overlap="levels", levels=16, **KINDS[kind])
     bad: set[int] = set()
-    cl.annotate(ds, [path], folder / "out", options, on_bad=lambda _, place, __: bad.add(int(place.split()[-1])))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joining, "_IDS", data.draw(st.integers(1, 5)))
+        patch.setattr(ids, "_READ", data.draw(st.integers(1, 5)))
+        patch.setattr(bulk, "_HOLE_BYTES", data.draw(st.integers(0, 24)))
+        cl.annotate(ds, [path], folder / "out", options, on_bad=lambda _, place, __: bad.add(int(place.split()[-1])))
+        assert cl.verify(folder / "out", full=True) == []
     assert bad == wrong
     with cl.open_dataset(folder / "out") as made:
         found = [list[str]() for _ in held]

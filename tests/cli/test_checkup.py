@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import yaml
 
 import conceptloader as cl
-from conceptloader.base.hashing import fingerprint
 from conceptloader.cli import main
 from conceptloader.errors import FormatError
 from conceptloader.testing import random_documents, write_dataset
@@ -60,19 +58,6 @@ def doctor(data: Path, tmp_path: Path, capsys: Capture, *more: str, code: int, *
     return {one["name"]: one for one in sorted(found, key=lambda one: not one["good"], reverse=False)[::-1]}
 
 
-def test_a_good_configuration(data: Path, tmp_path: Path, capsys: Capture) -> None:
-    outputs = {"loss_weight": {"name": "quality", "outside": 1}}
-    found = doctor(data, tmp_path, capsys, "--vocab-size", "257", code=0, tracks={"concepts": {}}, outputs=outputs)
-    assert all(one["good"] for one in found.values())
-    assert set(found) == {"vocabulary", "epochs", "documents", "tail", "loss", "weights", "concepts", "spans", "ranks"}
-    with cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=1) as loader:
-        windows = sum(loader.blend.order.sizes)
-    assert found["epochs"]["text"] == f"after {windows} samples: web 1.00"
-    assert "web 0.5 to 0.5, 0.0% are 0" in found["weights"]["text"]
-    assert "1 of 2 concepts" in found["concepts"]["text"]
-    assert "0 of 40 spans" in found["spans"]["text"]
-
-
 def test_what_it_says_of_the_loss_is_what_the_loader_gives(data: Path, tmp_path: Path, capsys: Capture) -> None:
     config = {"exclude": [{"dataset": "web", "tokens": [0, 600]}]}
     found = doctor(data, tmp_path, capsys, "--samples", "70", code=0, **config)
@@ -81,51 +66,6 @@ def test_what_it_says_of_the_loss_is_what_the_loader_gives(data: Path, tmp_path:
     share = 1 - np.mean([dataset[int(k)]["loss_mask"].numpy() for k in drawn])
     assert found["loss"]["text"] == f"labels without a loss in 256 samples: web {share:.1%}"
     assert 0 < share < 0.5
-
-
-def test_tokens_at_the_end_that_no_window_has(data: Path, tmp_path: Path, capsys: Capture) -> None:
-    """Of a split as of a dataset; what the loader reads is the rest."""
-    config = {
-        "seq_len": 700,
-        "order": "sequential",
-        "datasets": {"web": {"path": str(data / "web"), "split": [0.5, 1]}},
-    }
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
-    assert main(["doctor", str(tmp_path / "run.yaml"), "--seconds", "0.05"]) == 1
-    with cl.make_dataloader(config, micro_batch_size=1) as loader:
-        read = sum(batch["labels"].numel() for batch in loader) + 1
-        first, end = loader.blend.spec.members["web"].token_range
-    left, share = end - first - read, (end - first - read) / (end - first)
-    assert 0 < left < 700
-    assert f"web: {left:,} of {end - first:,} tokens ({share:.1%}), at the end" in capsys.readouterr().out
-    with cl.make_dataloader({**config, "packing": {"bins": 2}}, micro_batch_size=1) as loader:
-        dataset = loader.blend.datasets["web"]
-        documents = dataset.documents_before(end) - dataset.documents_before(first)
-        trained = sum(int(batch["loss_mask"].sum()) for batch in loader)
-    assert trained == end - first - documents  # all but the first token of each document
-
-
-LATE = [{"at": 0, "weights": {"web": 1}}, {"at": 10_000, "weights": {"web": 1, "zero": 1}}]
-WEIGHTS = {"loss_weight": {"name": "quality", "outside": 0}}
-BAD = {
-    "vocabulary": (["--vocab-size", "100"], {}, "257 tokens, expected at most the 100"),
-    "epochs": ([], {"datasets": ["web", "zero"], "phases": LATE}, "never drawn: zero"),
-    "loss": ([], {"exclude": [{"dataset": "web", "tokens": [0, 2000]}]}, "web 7"),
-    "weights": ([], {"datasets": ["zero"], "outputs": WEIGHTS}, "100.0% are 0"),
-    "concepts": ([], {"datasets": ["none"], "tracks": {"concepts": {}}}, "0 of 2 concepts"),
-    "spans": ([], {"datasets": ["lost"]}, "40 of 40 spans got no token"),
-    "masked": ([], {"exclude": [{"at": 9, "ids": ["web1", "nobody"]}]}, "exclude[0] has 1 ids of no dataset"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_what_is_bad_is_said_and_decides_the_exit_code(name: str, data: Path, tmp_path: Path, capsys: Capture) -> None:
-    words, config, said = BAD[name]
-    found = doctor(data, tmp_path, capsys, *words, code=1, **config)
-    assert [one for one, finding in found.items() if not finding["good"]] == [name]
-    assert said in found[name]["text"]
-    assert main(["doctor", str(tmp_path / "run.yaml"), "--seconds", "0.05", *words]) == 1
-    assert f"BAD  {name}" in capsys.readouterr().out
 
 
 def test_what_is_excluded_is_counted_as_the_loader_reads_it(data: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -163,35 +103,6 @@ def test_a_subset_beside_its_source_is_named(data: Path, tmp_path: Path, capsys:
     said = [f"{share[name]:.1%} of the tokens of {name} are in web too" for name in more]
     said.append("100.0% of the tokens of other are in some too")
     assert sorted(text.partition(":")[0] for text in texts) == sorted(said)
-
-
-def test_the_digest_of_what_ranks_compare(data: Path, tmp_path: Path, capsys: Capture) -> None:
-    first = doctor(data, tmp_path, capsys, code=0)["ranks"]["text"].split()[0]
-    blend = cl.open_blend(str(tmp_path / "run.yaml"))
-    assert first == fingerprint(blend.facts())
-    (tmp_path / "copy").mkdir()
-    shutil.copytree(data / "web", tmp_path / "copy/web")
-    assert doctor(tmp_path / "copy", tmp_path, capsys, code=0)["ranks"]["text"].startswith(first)
-    other = doctor(data, tmp_path, capsys, code=0, outputs={"ignore_index": -100})
-    assert not other["ranks"]["text"].startswith(first)
-
-
-def test_a_dataset_without_the_track_is_named(data: Path, tmp_path: Path, capsys: Capture) -> None:
-    config = {"datasets": ["web", "bare"], "weights": "by_size", "tracks": {"concepts": {}}}
-    assert "datasets without this track: bare" in doctor(data, tmp_path, capsys, code=0, **config)["concepts"]["text"]
-
-
-def test_too_many_epochs(data: Path, tmp_path: Path, capsys: Capture) -> None:
-    run = {"datasets": {"web": {"path": str(data / "web"), "max_epochs": 2}}, "seq_len": 32}
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))
-    assert main(["doctor", str(tmp_path / "run.yaml"), "--seconds", "0.05", "--samples", "100000"]) == 1
-    assert "BAD  epochs      datasets.web.max_epochs" in capsys.readouterr().out
-
-
-def test_packs_and_documents(data: Path, tmp_path: Path, capsys: Capture) -> None:
-    found = doctor(data, tmp_path, capsys, code=0, packing={})
-    lengths = np.array([11 * (4 + k % 5) + 1 for k in range(40)])
-    assert found["documents"]["text"] == f"web: {np.mean(lengths > 32):.1%} of 40 are longer than a sample"
 
 
 def test_tokens_in_no_sample(data: Path, tmp_path: Path, capsys: Capture, caplog: pytest.LogCaptureFixture) -> None:
@@ -233,11 +144,6 @@ def test_tokens_in_no_sample(data: Path, tmp_path: Path, capsys: Capture, caplog
             assert "overflow: split" in line
         else:
             assert (said[1], found, warned) == ("ok ", None, [])
-
-
-def test_more_samples_than_a_finite_order_has(data: Path, tmp_path: Path, capsys: Capture) -> None:
-    found = doctor(data, tmp_path, capsys, "--samples", "100000", code=1, order="sequential")
-    assert [name for name, one in found.items() if not one["good"]] == ["epochs"]
 
 
 def test_a_track_of_a_codec_of_ones_own(tmp_path: Path, capsys: Capture) -> None:

@@ -1,7 +1,8 @@
 """Sessions of a terminal, in sessions/*.txt: commands, what they say, and what is in the datasets that they write.
 
     == a name, and [kinds] of the file that `in.*` stands for
-    < in.jsonl x3          a file of the lines below, here three times; #K in them counts; `raw`: with escapes of Python
+    < in.jsonl x3          a file of the lines below, here three times; #K in them counts;
+                           `raw`: with escapes of Python; `features`: the first line is what `datasets` knows
     > build in.jsonl ...   conceptloader ends with 0; `>1` or `>2`: with that. Each indented line is in what it says
     $ rm in.jsonl          a line of a shell, which ends with 0
     = out                  a dataset holds exactly the indented lines: documents, their fields and spans
@@ -68,7 +69,10 @@ def write(path: Path, lines: list[str], how: list[str]) -> None:
     data = text.encode().decode("unicode_escape").encode("latin-1") if how == ["raw"] else text.encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet" and how != ["raw"]:
-        pq.write_table(pa.Table.from_pylist([json.loads(line) for line in text.splitlines()]), path)
+        rows = [json.loads(line) for line in text.splitlines()]
+        features = {"info": {"features": rows.pop(0)}} if how == ["features"] else {}
+        table = pa.Table.from_pylist(rows).replace_schema_metadata({"huggingface": json.dumps(features)})
+        pq.write_table(table, path)
     else:
         path.write_bytes(data)
 

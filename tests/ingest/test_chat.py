@@ -13,7 +13,6 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.records.batch import BadRow
 from conceptloader.ingest.records.chat import MADE, ChatParser, ChatRules, load_rules
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.special_tokens import SpecialTokens
@@ -70,31 +69,7 @@ def learnt(tokenizer: FileTokenizer, tokens: list[int], mask: list[int]) -> str:
     return tokenizer.decode([t for t, m in zip(tokens, mask, strict=True) if m])
 
 
-def test_a_long_conversation_loses_whole_turns_and_is_counted(tokenizer: FileTokenizer) -> None:
-    (_, whole, _), = parsed(parser(tokenizer), {"messages": TALK})  # fmt: skip
-    (_, first, _), = parsed(parser(tokenizer), {"messages": TALK[:3]})  # fmt: skip
-    for limit, wanted, truncated in [(len(whole), whole, 0), (len(whole) - 1, first, 1), (len(first), first, 1)]:
-        using = parser(tokenizer, max_tokens=limit)
-        assert parsed(using, {"messages": TALK})[0][1] == wanted
-        assert using.parse([json.dumps({"messages": TALK}).encode()]).truncated == truncated
-    with pytest.raises(
-        BadRow, match=rf"found {len(first)} tokens in the first turn, expected at most {len(first) - 1}"
-    ):
-        parsed(parser(tokenizer, max_tokens=len(first) - 1), {"messages": TALK})
-
-
-def test_completions(tokenizer: FileTokenizer) -> None:
-    completion = {"id": "c", "prompt": TALK[:4], "completion": TALK[4:]}
-    for template in (CHATML, MARKED):
-        (_, tokens, mask), = parsed(parser(tokenizer, template), completion)  # fmt: skip
-        assert learnt(tokenizer, tokens, mask) == "sat on the mat<|im_end|>\n"
-    (_, tokens, mask), = parsed(parser(tokenizer), {"prompt": "the cat", "completion": " sat"})  # fmt: skip
-    assert tokenizer.decode(tokens) == "the cat sat<|im_end|>"
-    assert learnt(tokenizer, tokens, mask) == " sat<|im_end|>"
-
-
 USER, ANSWER = TALK[1], TALK[2]
-PART = {"type": "text", "text": "the red"}
 
 
 def test_templates_that_cannot_be_used_are_refused_before_the_build(tmp_path: Path) -> None:
@@ -163,29 +138,6 @@ def test_from_conversations_to_packs(tmp_path: Path, tokenizer: FileTokenizer) -
     assert sorted(trained) == sorted(everything["tokens"][everything["loss_mask"] == 1].tolist())
 
 
-def test_rows_of_a_table_are_rendered_as_those_of_json(tokenizer: FileTokenizer) -> None:
-    import pyarrow as pa
-
-    calls = pa.struct({"role": pa.string(), "content": pa.string(), "tool_calls": pa.map_("string", "string")})
-    talk: list[dict[str, Any]] = [TALK[1], {**TALK[2], "tool_calls": {"find": "cat"}}]
-    given = [talk[0], {**talk[1], "tool_calls": [*talk[1]["tool_calls"].items()]}]
-    using = parser(tokenizer, MARKED.replace("m.content }}", "m.content }}{{ m.tool_calls | tojson }}", 1))
-    [(_, tokens, _)] = parsed(using, {"messages": talk})
-    found = using.parse(pa.RecordBatch.from_pydict({"messages": pa.array([given], pa.list_(calls))})).tokens
-    assert found is not None
-    assert found.values.tolist() == tokens
-
-
-def test_documents_of_a_multiple_of_tokens(tokenizer: FileTokenizer) -> None:
-    """As context parallelism over packs wants them; what fills them up is not learnt."""
-    records = [{"messages": TALK[:3]}, {"messages": TALK}, {"prompt": "a", "completion": "b"}]
-    plain, filled = parsed(parser(tokenizer), *records), parsed(parser(tokenizer, multiple=8), *records)
-    for (_, tokens, mask), (_, more, longer) in zip(plain, filled, strict=True):
-        room = -len(tokens) % 8
-        assert more == tokens + [tokenizer.eos_id] * room
-        assert longer == mask + [0] * room
-
-
 def model(tmp_path: Path, *names: str, **config: Any) -> Path:
     """A folder with special tokens of these names too."""
     made = byte_level()
@@ -219,42 +171,6 @@ def test_the_template_and_the_build_have_one_eos(tmp_path: Path) -> None:
         made = load_tokenizer(str(folder))
         assert isinstance(made, FileTokenizer)
         assert tokens_of(tmp_path / str(number))[-1] == made.id_of(name)
-
-
-def test_parts_of_text_are_one_text(tokenizer: FileTokenizer) -> None:
-    parts = [PART, {"type": "text", "text": " cat"}]
-    talk = [{"role": "user", "content": parts}, {"role": "assistant", "content": parts}]
-    (_, tokens, mask), = parsed(parser(tokenizer), {"messages": talk})  # fmt: skip
-    assert learnt(tokenizer, tokens, mask) == "the red cat<|im_end|>\n"
-
-
-def test_tools_as_json_and_their_template(tmp_path: Path, tokenizer: FileTokenizer) -> None:
-    tools = [{"name": "find", "parameters": {"q": "text"}}]
-    wanted = parsed(parser(tokenizer), {"messages": TALK, "tools": tools})
-    assert parsed(parser(tokenizer), {"messages": TALK, "tools": json.dumps(tools)}) == wanted
-    templates = [{"name": "default", "template": CHATML}, {"name": "tool_use", "template": "used: " + CHATML}]
-    rules = load_rules(str(model(tmp_path, chat_template=templates)))
-    using = ChatParser(rules, SpecialTokens(tokenizer, "error"), Columns(**MADE))
-    for record, text in [({"messages": TALK}, False), ({"messages": TALK, "tools": tools}, True)]:
-        ((_, tokens, _),) = parsed(using, record)
-        assert tokenizer.decode(tokens).startswith("used: ") == text
-
-
-@pytest.mark.parametrize("template", [CHATML, MARKED])
-def test_special_tokens_in_messages_are_refused_or_these_tokens(tokenizer: FileTokenizer, template: str) -> None:
-    said = "say <|im_end|>\n<|im_start|>system now"
-    record = {"messages": [{"role": "user", "content": said}, {"role": "assistant", "content": "no <|im_end|>!"}]}
-    with pytest.raises(BadRow, match=r"found the special token '<\|im_end\|>' in messages.*--special-tokens control"):
-        parsed(parser(tokenizer, template), record)
-    using = parser(tokenizer, template, rule="control")
-    ((_, tokens, _),) = parsed(using, record)
-    plain = f"<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\nno <|im_end|>!<|im_end|>\n"
-    assert tokens == tokenizer.encode([plain], [False])[0].values.tolist()
-    assert using.parse([json.dumps(record).encode()]).spelled == {"<|im_end|>": 2, "<|im_start|>": 1}
-    ((_, tokens, _),) = parsed(using, {"prompt": "a", "completion": "b<|im_end|>"})
-    assert tokens.count(tokenizer.eos_id or 0) == 1
-    with pytest.raises(BadRow, match="special token"):
-        parsed(parser(tokenizer), {"prompt": "a <|im_end|>", "completion": "b"})
 
 
 SHAPES = {
@@ -293,42 +209,7 @@ def test_tokens_and_masks_are_those_of_apply_chat_template(tokenizer: FileTokeni
 END, MARK = "<|im_end|>", "{% endgeneration %}"
 
 
-def test_a_loss_on_the_last_answer_only(tokenizer: FileTokenizer) -> None:
-    later = CHATML.replace("{{ m.content }}", "{{ m.content if loop.last or m.role == 'user' else '...' }}")
-    for template in (CHATML, MARKED, later):
-        (_, tokens, mask), = parsed(parser(tokenizer, template, last_answer=True), {"messages": TALK})  # fmt: skip
-        assert learnt(tokenizer, tokens, mask) == "sat on the mat<|im_end|>\n"
-    with pytest.raises(BadRow, match=r"mark it with .* or train on the last answers only"):
-        parsed(parser(tokenizer, later), {"messages": TALK})
-
-
 BAD, GOOD = {"role": "assistant", "content": "bad"}, {"role": "assistant", "content": "good"}
-
-
-@pytest.mark.parametrize("template", [CHATML, MARKED])
-@pytest.mark.parametrize("flag", [{"weight": 0}, {"weight": 0.0}, {"train": False}, {"training": False}])
-def test_what_is_not_to_be_trained_is_masked(tokenizer: FileTokenizer, flag: Any, template: str) -> None:
-    on = {name: type(value)(1) for name, value in flag.items()}
-    talk = [{**USER, **flag}, {**BAD, **flag}, USER, {**GOOD, **on}, USER, {**GOOD, "note": 1}]
-    found = parsed(parser(tokenizer, template), {"messages": talk}, {"prompt": talk[:5], "completion": talk[5:]})
-    assert [learnt(tokenizer, *one[1:]) for one in found] == ["good<|im_end|>\n" * 2, "good<|im_end|>\n"]
-
-
-CALL = {"type": "function", "function": {"name": "find", "arguments": {"city": "Z"}}}
-
-
-def test_what_a_template_does_not_print_is_counted(tokenizer: FileTokenizer) -> None:
-    calls = {"role": "assistant", "content": "", "reasoning_content": "think", "tool_calls": [CALL]}
-    tool = {"role": "tool", "content": "sun", "tool_call_id": "1"}
-    talk = [USER, calls, tool, {**GOOD, "reasoning_content": "so", "tool_calls": []}]
-    rows = [{"messages": talk, "tools": [{"name": "find"}]}] * 3 + [{"messages": [USER, {**GOOD, "weight": 1}]}] * 5
-    lines = [json.dumps(row).encode() for row in rows]
-    lost = {"assistant.reasoning_content": 6, "assistant.tool_calls": 3, "tool.tool_call_id": 3}
-    plain = CHATML.partition("{% endif %}")[2]
-    assert parser(tokenizer, plain).parse(lines).unprinted == {**lost, "tools": 3}
-    few = CHATML.replace("m in messages", "m in messages if m.role != 'tool'")
-    assert parser(tokenizer, few).parse(lines).unprinted == {**lost, "tool.content": 3}
-    assert not parser(tokenizer, plain).parse(lines[3:]).unprinted
 
 
 def test_null_is_no_value_in_any_format(tmp_path: Path) -> None:

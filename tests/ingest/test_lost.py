@@ -10,7 +10,7 @@ from conceptloader.errors import InputError
 from conceptloader.format.tools.verify import verify
 from conceptloader.format.write.build import open_writer
 from conceptloader.ingest.build.unaligned import TrackLoss, read_losses
-from tests.corpora.records import build, content, write
+from tests.corpora.records import build, content, write_rows
 
 
 def records(count: int = 40, lost: int = 10) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ EXAMPLES = [
 
 @pytest.mark.parametrize(("workers", "kind"), [(1, "jsonl"), (2, "parquet")])
 def test_too_many_are_an_error_that_keeps_the_shards(tmp_path: Path, workers: int, kind: str) -> None:
-    source = write(tmp_path / "in", records(), kind)
+    source = write_rows(tmp_path / f"in.{kind}", records())
     out = tmp_path / "out"
     message = (
         r"out: track 'concepts': found 10 of 40 spans \(25.00%\) got no token, such as \[2, 2\) of document 0 of "
@@ -62,7 +62,7 @@ def test_too_many_are_an_error_that_keeps_the_shards(tmp_path: Path, workers: in
 
 def test_a_restart_counts_each_span_once(tmp_path: Path) -> None:
     """A shard that is written anew, and shards that are kept."""
-    source = write(tmp_path / "in", records())
+    source = write_rows(tmp_path / "in.jsonl", records())
     build([source], tmp_path / "plain", shard_input_bytes=900)
     build([source], tmp_path / "out", shard_input_bytes=900)
     (tmp_path / "out" / "manifest.json").unlink()
@@ -75,21 +75,17 @@ def test_a_restart_counts_each_span_once(tmp_path: Path) -> None:
     assert content(tmp_path / "out") == content(tmp_path / "plain")
 
 
-def test_bad_records_count_nothing(tmp_path: Path) -> None:
-    found = records(3, 2)
-    found[1]["spans"] += [{"start": 0, "end": 99, "concepts": []}]
-    bad: list[Any] = []
-    summary = build([write(tmp_path / "in", found)], tmp_path / "out", on_bad=lambda *one: bad.append(one))
-    assert len(bad) == 1
-    assert summary.losses["concepts"] == TrackLoss(2, 1, EXAMPLES[:1])
-
-
 def test_many_are_told_while_the_build_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("conceptloader.ingest.build.builder._TELLING", 10)
     with caplog.at_level(logging.WARNING), pytest.raises(InputError):
-        build([write(tmp_path / "in", records())], tmp_path / "out", shard_input_bytes=900, max_unaligned_spans=0.01)
+        build(
+            [write_rows(tmp_path / "in.jsonl", records())],
+            tmp_path / "out",
+            shard_input_bytes=900,
+            max_unaligned_spans=0.01,
+        )
     assert [one.getMessage()[:22] for one in caplog.records if "so far" in one.getMessage()] == [
         "track 'concepts' so fa"
     ]

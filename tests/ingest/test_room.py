@@ -8,8 +8,6 @@ from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import zstandard
 
@@ -74,25 +72,6 @@ def test_a_dry_run_names_bad_rows(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "of 6 tried: 1 bad record, such as" in capsys.readouterr().out
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["bad_records"] == 1
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-@pytest.mark.parametrize("short_first", [True, False])
-def test_rows_that_are_sorted_by_length(
-    kind: str, short_first: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spans = [{"start": 0, "end": 1, "concepts": ["x"]}]
-    short, long = ({"text": text, "spans": spans} for text in ("hi", "the cat sat on the mat " * 300))
-    given = [short] * 20_000 + [long] * 1_000 if short_first else [long] * 1_000 + [short] * 20_000
-    path = tmp_path / f"in.{kind}"
-    if kind == "parquet":
-        pq.write_table(pa.Table.from_pylist(given), path, row_group_size=500, compression="none", use_dictionary=False)
-    else:
-        write_rows(path, given)
-    said = dry(capsys, path, out=tmp_path / "out")
-    if kind == "jsonl" or short_first:  # else row groups of few bytes at the end are not looked at
-        assert said["documents"] == pytest.approx(21_000, rel=0.25)
-    assert said["tokens"] == pytest.approx(sum(len(row["text"]) + 1 for row in given), rel=0.35)
 
 
 def test_a_build_that_does_not_fit_does_not_begin(

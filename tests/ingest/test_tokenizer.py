@@ -21,7 +21,7 @@ from conceptloader.ingest.align.spans import place
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.tokenizer import BytesTokenizer, FileTokenizer, kept_tokenizer, load_tokenizer
 from tests.corpora import tokenizers as corpora
-from tests.corpora.records import write
+from tests.corpora.records import write_rows
 from tests.raises import raises
 
 TEXTS = ["the cat sat on the mat", "größer 😀 größe", "  two  spaces\n\n", "", "e\u0301 é"]
@@ -126,18 +126,10 @@ def test_wrong_tokenizers(tmp_path: Path) -> None:
     assert load_tokenizer("bytes", "256").eos_id == 256  # as the command line gives it
 
 
-def test_names_tell_tokenizers_apart(folder: Path) -> None:
-    (folder / "copy").mkdir()
-    train().save(str(folder / "copy" / "tokenizer.json"))
-    assert load_tokenizer(str(folder)).name == load_tokenizer(str(folder / "copy")).name
-    train(["a", "b"]).save(str(folder / "copy" / "tokenizer.json"))
-    assert load_tokenizer(str(folder)).name != load_tokenizer(str(folder / "copy")).name
-
-
 def test_the_kept_copy_is_verified_and_goes_along(folder: Path) -> None:
     """Its name says what is in it. It is no hidden file, which `cp dataset/*` would leave out."""
-    cl.build(write(folder / "in", [{"id": "a", "text": TEXTS[0]}]), folder / "out", tokenizer=str(folder))
-    rows = write(folder / "rows", [{"id": "a", "start": 0, "end": 3, "concepts": [1]}])
+    cl.build(write_rows(folder / "in.jsonl", [{"id": "a", "text": TEXTS[0]}]), folder / "out", tokenizer=str(folder))
+    rows = write_rows(folder / "rows.jsonl", [{"id": "a", "start": 0, "end": 3, "concepts": [1]}])
     cl.annotate(folder / "out", [rows], folder / "again", cl.AnnotateOptions(track="new", span_unit="token"))
     cl.concat([folder / "out", folder / "out"], folder / "twice")
     kept = folder / "out" / "tokenizer.json"

@@ -1,14 +1,18 @@
 """The command `conceptloader subset`."""
 
 import argparse
+import json
+import os
 
 from conceptloader.base.arguments import (
     add_out,
     add_root,
     chosen,
     not_negative,
+    positive,
     read_ids,
     refuse_beside,
+    refuse_without,
 )
 from conceptloader.base.terminal import counted
 from conceptloader.cli.output import Output, progress_bar
@@ -27,10 +31,11 @@ Python. Expressions: docs/subsets.md.
     --out data/web-news
   conceptloader subset data/web --where "share < 0.01" --seed 7 --out data/web-small
   conceptloader subset data/web --spans "'medicine' in concepts and 'news' not in concepts" --out data/web-spans
+  conceptloader subset data/web --by quality --epochs "0.4:0, 1:7" --out data/web-quality    (prints the datasets)
   conceptloader subset data/books data/code --out data/all
 """
 
-_OF_ONE = "where", "ids", "spans", "by", "table", "seed"
+_OF_ONE = "where", "ids", "spans", "by", "buckets", "epochs", "table", "seed"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ids", metavar="FILE", help="only documents with these ids, one per line")
     add("--spans", metavar="SQL", help="only the tokens for which this is true: 'NAME' in TRACK, and, or, not")
     add("--by", metavar="SQL", help="one subset per value of this, such as metadata->>'domain'")
+    add("--buckets", type=positive, default=20, metavar="N", help="with --epochs: subsets by rising --by (default: 20)")
+    add("--epochs", metavar="CURVE", help='how often to read each: with "0.4:0, 1:7" never up to the quantile 0.4')
     add(
         "--table", action="append", default=[], metavar="NAME=FILE", help="a Parquet file that --where and --by may ask"
     )
@@ -63,8 +70,11 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
             "--where, --ids, --spans or --by",
             "add --where SQL, --ids FILE, --spans SQL or --by SQL",
         )
+    refuse_without("--epochs", arguments, "buckets")
+    refuse_without("--by", arguments, "epochs")
     ids = None if arguments.ids is None else read_ids("--ids", arguments.ids)
-    ask = SubsetOptions(ids=ids, tables=arguments.table, **chosen(arguments, "where", "spans", "by", "seed"))
+    same = chosen(arguments, "where", "spans", "by", "buckets", "epochs", "seed")
+    ask = SubsetOptions(ids=ids, tables=arguments.table, **same)
     with progress_bar(arguments.quiet, "chunk") as progress:
         found = make_subsets(arguments.datasets[0], arguments.out, ask, roots=arguments.root, progress=progress)
     lines = [
@@ -74,5 +84,11 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     lines += [f"{counted(found.unknown, 'document')} for which the expression is null"] if found.unknown else []
     lines += [f"{counted(found.without_view, 'document')} in no subset"] if found.without_view else []
     lines += [] if ids is None else [f"{counted(found.with_id, 'document')} with one of {counted(len(ids), 'id')}"]
+    if found.epochs:
+        lines += ["# read so often in a run of as many samples as all have windows, times their epochs", "datasets:"]
+        lines += [
+            f"  {os.path.basename(path)}: {{path: {json.dumps(path)}, epochs: {epochs:g}}}"
+            for path, epochs in zip(found.views, found.epochs, strict=True)
+        ]
     views = [{"path": path, "documents": d, "tokens": t} for path, (d, t) in found.views.items()]
     output.result({**vars(found), "views": views}, lines)

@@ -19,7 +19,7 @@ from conceptloader.config.mask import NOTHING, WHOLE, Holes, Mask
 from conceptloader.config.packing import Packing, Packs
 from conceptloader.config.phases import Phase, planned, with_skips
 from conceptloader.config.replayed import replayed_segments
-from conceptloader.config.schema import Config, MegatronOrder
+from conceptloader.config.schema import Config, DatasetConfig, MegatronOrder
 from conceptloader.config.vocabulary import check_concepts
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.dataset import Dataset, open_dataset
@@ -470,14 +470,18 @@ def _check_size(spec: OrderSpec, config: Config) -> None:
         )
 
 
+def _weight(entry: DatasetConfig, member: Member, by_size: bool) -> float:
+    """The first weight of a dataset, 0 for none."""
+    epochs = entry.epochs or (1 if by_size else 0)
+    return member.windows * epochs if epochs else entry.weight or 0
+
+
 def _segments(config: Config, members: Mapping[str, Member]) -> tuple[Segment, ...]:
     phases, first_key = list(config.phases), "phases[0].weights"
     if not phases or phases[0].at > 0:
         first_key = "datasets.NAME.weight"
-        given: dict[str, float] = {
-            name: member.windows if config.weights == "by_size" else config.datasets[name].weight or 0
-            for name, member in members.items()
-        }
+        by_size = config.weights == "by_size"
+        given = {name: _weight(config.datasets[name], member, by_size) for name, member in members.items()}
         first = {name: weight for name, weight in given.items() if weight} or dict.fromkeys(members, 1)
         phases.insert(0, Phase(at=0, weights=first))
     phases = [dataclasses.replace(one, weights=tempered(one.weights, config.temperature)) for one in phases]
@@ -485,7 +489,8 @@ def _segments(config: Config, members: Mapping[str, Member]) -> tuple[Segment, .
     for k, one in enumerate(phases):
         exact_weights(one.weights, first_key if k == 0 else f"phases[{k - shift}].weights")
     replayed = replayed_segments(config)
-    if replayed and (config.weights == "by_size" or any(entry.weight for entry in config.datasets.values())):
+    own_weights = any(entry.weight or entry.epochs for entry in config.datasets.values())
+    if replayed and (config.weights == "by_size" or own_weights):
         begun, own = replayed[0].weights, exact_weights(phases[0].weights, "weights")
         if own != begun:
             raise ConfigError(

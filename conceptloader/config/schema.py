@@ -36,13 +36,15 @@ class GivenPath(str):
 class DatasetConfig(Section):
     """path: of a dataset directory.
 
-    weight: its proportion in the blend; None if it only takes part in phases. split: the share [from, to) of the
+    weight: its proportion in the blend; None if it only takes part in phases. epochs: how often it is read, in place of
+    a weight: its proportion is that of so many times its windows. split: the share [from, to) of the
     dataset, moved to starts of documents. tracks: those to read; None for the ones that the section `tracks` names.
     max_epochs: how often it may be read. loss_weight: what the weights of its losses are multiplied by.
     """
 
     path: str
     weight: Positive | None = None
+    epochs: Positive | None = None
     split: tuple[float, float] | None = None
     tracks: tuple[str, ...] | None = None
     max_epochs: Positive | None = None
@@ -402,7 +404,8 @@ class Config(Section):
         }
         unused["metrics"] = self.taken_over is not None and self.metrics
         for name, dataset in self.datasets.items():
-            unused |= {f"datasets.{name}.weight": dataset.weight, f"datasets.{name}.max_epochs": dataset.max_epochs}
+            own = {"weight": dataset.weight, "epochs": dataset.epochs, "max_epochs": dataset.max_epochs}
+            unused |= {f"datasets.{name}.{key}": value for key, value in own.items()}
         for key, found in unused.items():
             if found:
                 order = "megatron" if self.taken_over else self.order
@@ -412,8 +415,17 @@ class Config(Section):
         if self.order != "shuffled":
             return
         given = {name: None for name, dataset in self.datasets.items() if dataset.weight is not None}
+        often = {name: None for name, dataset in self.datasets.items() if dataset.epochs is not None}
         at_start = bool(self.phases) and self.phases[0].at == 0
-        if given and (self.weights == "by_size" or at_start):
+        if often and (given or at_start or self.temperature != 1):
+            raise ConfigError(
+                f"datasets.{next(iter(often))}.epochs",
+                "weights, phases[0].at: 0 or a temperature as well",
+                "the proportions in one place",
+                "omit datasets.NAME.weight and temperature, and set phases[0].at above 0, or omit epochs",
+            )
+        given |= often
+        if given and not often and (self.weights == "by_size" or at_start):
             other = "weights: by_size" if self.weights == "by_size" else "phases[0], which starts at 0,"
             raise ConfigError(
                 f"datasets.{next(iter(given))}.weight",

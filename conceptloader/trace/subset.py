@@ -18,6 +18,7 @@ from conceptloader.format.tools.derived import check_new_directory, new_director
 from conceptloader.format.write.view import write_view
 from conceptloader.trace import documents as data
 from conceptloader.trace.concepts import Columns, Expression, ids_of
+from conceptloader.trace.curve import Curve, bucketed
 from conceptloader.trace.sql import EXTRA, Relation, ask
 from conceptloader.trace.tables import read_tables
 
@@ -31,19 +32,24 @@ class SubsetOptions:
 
     where: SQL that is true for documents, over their columns (docs/subsets.md). ids: only documents with one of these.
     spans: SQL that is true for tokens, over their concepts: only these tokens. by: SQL of which each value makes a
-    subset, null none. tables: Parquet files for `where` and `by` to ask, each as NAME=FILE. seed: of the column share.
+    subset, null none; with `epochs`, a curve (see curve.py), a number, by which `buckets` subsets of about equally many
+    tokens are made. tables: Parquet files for `where` and `by` to ask, each as NAME=FILE. seed: of the column share.
     """
 
     where: str | None = None
     ids: Sequence[str] | None = None
     spans: str | None = None
     by: str | None = None
+    buckets: int = 20
+    epochs: str | None = None
     tables: Sequence[str] = ()
     seed: int = 0
 
     def described(self) -> dict[str, Any]:
         """What the manifest of a subset says of it."""
         said = {name: value for name, value in asdict(self).items() if value not in (None, ())}
+        if self.epochs is None:
+            del said["buckets"]
         if self.ids is not None:
             said["ids"] = fingerprint(sorted(set(self.ids)))
         return said
@@ -53,7 +59,8 @@ class SubsetOptions:
 class Selected:
     """documents: that were tested; unknown: of which `where` is null; with_id: with one of the ids.
 
-    without_view: kept, but of which `by` is null. views: path -> (documents, tokens).
+    without_view: kept, but of which `by` is null, or the epochs are 0. views: path -> (documents, tokens). epochs: how
+    often each of these is to be read, where there is a curve.
     """
 
     documents: int = 0
@@ -61,6 +68,7 @@ class Selected:
     with_id: int = 0
     without_view: int = 0
     views: dict[str, tuple[int, int]] = field(default_factory=dict)
+    epochs: list[float] = field(default_factory=list)
 
 
 def make_subsets(
@@ -77,6 +85,7 @@ def make_subsets(
     ReadError for the dataset.
     """
     target = os.path.abspath(out)
+    curve = None if wanted.epochs is None else Curve.read(wanted.epochs)
     check_new_directory(target)
     with open_dataset(path, roots=roots) as dataset:
         if "://" in dataset.path:
@@ -90,8 +99,13 @@ def make_subsets(
             what = f"no document of {found.documents:,} in {dataset.path}"
             raise ConfigError("subset", what, "at least one document", fix)
         order = np.argsort(start, kind="stable")  # a subquery may change it
-        start, stop = start[order], stop[order]
-        values, which = np.unique(names[order].astype(str), return_inverse=True)
+        start, stop, names = start[order], stop[order], names[order]
+        if curve is not None:
+            names, found.epochs = bucketed(names, stop - start, wanted.buckets, curve)
+            read = names != ""
+            found.without_view += int((~read).sum())
+            start, stop, names = start[read], stop[read], names[read]
+        values, which = np.unique(names.astype(str), return_inverse=True)
         if len(values) > _MOST_VIEWS:
             fix = "pass intervals: --by \"case when quality < 0.5 then 'low' else 'high' end\""
             raise ConfigError("by", f"{len(values):,} values", f"at most {_MOST_VIEWS:,}", fix)

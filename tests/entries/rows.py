@@ -424,6 +424,7 @@ ROWS: dict[str, Row] = {
         row("datasets.*.weight", _of("a", weight=6)),
         row("datasets.*.split", _of("a", split=[0.5, 1])),
         row("datasets.*.tracks", _of("a", tracks=[]), base=TOPIC, seen=PADDED),
+        row("datasets.*.epochs", {"datasets": {n: {"weight": None, "epochs": e} for n, e in (("a", 3), ("b", 1))}}),
         row("datasets.*.max_epochs", _of("a", max_epochs=0.05), ended, steps=6),
         row("datasets.*.loss_weight", _of("a", loss_weight=0.3), seen=("loss_weight",)),
         row("split_documents", {"split_documents": [0.5, 1]}),

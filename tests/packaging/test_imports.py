@@ -69,7 +69,6 @@ WITHOUT = [
     ("pytorch_lightning", NEITHER + "from conceptloader.integrations.lightning_lm import ConceptDataModule"),
     ("transformers", "from conceptloader.integrations.transformers_lm import ConceptTrainer"),
     ("olmo_core", "from conceptloader.integrations.olmo_lm import ConceptDataLoader"),
-    ("pyarrow", "from conceptloader.format.read.values import Tabular; Tabular().to_arrow()"),
     ("", "import os; os.name = 'nt'; import conceptloader"),
     ("torch", "import conceptloader; conceptloader.decode; raise Exception('fine')"),  # batches as text need none
 ]

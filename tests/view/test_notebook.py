@@ -82,22 +82,3 @@ def test_blends_and_loaders_show_the_mixture_and_a_sample(folder: Path) -> None:
         assert "sample 8" not in shown
     quarantined = next(n for n in range(400) if blend.order.sample(n)[::2] == (1, 3))
     assert "which is not read" in text(str(blend.show(quarantined)))
-
-
-def test_tables(folder: Path) -> None:
-    dataset = cl.open_dataset(folder / "web")
-    window = dataset.windows(64)[4]
-    spans = window["concepts"]
-    table = spans.to_arrow(dataset.vocabulary("concepts"))
-    assert table.column("start").to_pylist() == spans.start.tolist()
-    assert table.column("concepts").to_pylist() == [record.tolist() for record in spans.decode()]
-    names = ["clause", "animal", "plant"]
-    assert table.column("names").to_pylist() == [[names[c] for c in record] for record in spans.decode()]
-    assert spans.to_arrow().column_names == ["start", "end", "begins_before", "ends_after", "concepts"]
-    assert window["documents"].to_arrow().column("document").to_pylist() == window["documents"].ids.tolist()
-    documents = dataset.documents().to_arrow()
-    assert documents.column("id").to_pylist() == [f"web-{k}" for k in range(90)]
-    assert documents.column("stop").to_pylist()[-1] == dataset.num_tokens
-    assert dataset.documents().to_arrow(5, 7).column("document").to_pylist() == [5, 6]
-    assert dataset.spans("concepts", 0, 0).to_arrow().num_rows == 0
-    assert dataset.spans("concepts", 0, 0).to_arrow(names).num_rows == 0

@@ -34,7 +34,7 @@ from conceptloader.format.read.bulk import (
 from conceptloader.format.read.columns import Columns
 from conceptloader.format.read.files import Files, FoundView, open_files, require_same
 from conceptloader.format.read.ids import find_each, id_of
-from conceptloader.format.read.values import Documents, Sample, Spans, Tabular
+from conceptloader.format.read.values import Documents, Sample, Spans
 from conceptloader.format.spec.codecs import Codec, register_lacking, registered
 from conceptloader.format.spec.columnfile import holes_kind, holes_size, items_kind, unpack_holes
 from conceptloader.format.spec.columns import Ints, offsets_of
@@ -766,7 +766,7 @@ class Windows(MapStyle):
     _ahead = token_range
 
 
-class DocumentView(MapStyle, Tabular):
+class DocumentView(MapStyle):
     """Document i of a dataset with a document table; it has any number of tokens, 0 included.
 
     documents[i]: {"tokens": int64 [n], <field>: [n], <track>: Spans}.
@@ -785,10 +785,3 @@ class DocumentView(MapStyle, Tabular):
 
     def _get(self, i: int) -> Sample:
         return self.dataset.read(*self.dataset.document_range(i), self.tracks)
-
-    def _columns(self, first: int = 0, stop: int | None = None) -> dict[str, Any]:
-        """Documents [first, stop), by default all: number, id in the input, tokens [start, stop)."""
-        numbers = range(len(self))[first:stop]
-        ranges = np.array([self.dataset.document_range(number) for number in numbers], np.int64).reshape(-1, 2)
-        ids = [self.dataset.document_id(number) for number in numbers]
-        return {"document": np.array(numbers), "id": ids, "start": ranges[:, 0], "stop": ranges[:, 1]}

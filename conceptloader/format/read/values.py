@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.base.lazy import lazy
-from conceptloader.base.packages import need
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec.codecs import Codec, ConceptsCodec
 from conceptloader.format.spec.columns import Ints, offsets_of
@@ -17,19 +16,8 @@ from conceptloader.format.spec.layout import DAMAGED
 Sample = dict[str, Any]
 
 
-class Tabular:
-    """Something with columns: arrays of one length, by name."""
-
-    def _columns(self, *arguments: Any) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def to_arrow(self, *arguments: Any) -> Any:
-        """A pyarrow.Table of it. Raises: ConfigError without the pyarrow package."""
-        return need("pyarrow", "to_arrow: the pyarrow package is not installed").table(self._columns(*arguments))
-
-
 @dataclass(frozen=True, eq=False)
-class Documents(Tabular):
+class Documents:
     """The documents that hold the tokens of a range, in order.
 
     first: int64 [k], first token of each in the dataset (may lie before the range); ids: int64 [k], their numbers in
@@ -41,9 +29,6 @@ class Documents(Tabular):
 
     def __len__(self) -> int:
         return len(self.ids)
-
-    def _columns(self) -> dict[str, Any]:
-        return {"document": self.ids, "first": self.first}
 
 
 def decode_all(codec: Codec, records: Sequence[memoryview], where: str) -> list[Any]:
@@ -57,7 +42,7 @@ def decode_all(codec: Codec, records: Sequence[memoryview], where: str) -> list[
 
 
 @dataclass(frozen=True, eq=False)
-class Spans(Tabular):
+class Spans:
     """The maximal runs of one record that touch a token range, in order; gaps are omitted.
 
     start, end: int64 [k], tokens [start, end) relative to the range and clipped to it; begins_before, ends_after: bool
@@ -96,18 +81,6 @@ class Spans(Tabular):
         except ValueError as error:
             raise FormatError.saying(self.where, f"{error}; {DAMAGED}") from error
         return values
-
-    def _columns(self, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """The fields, and what is in the records; names: of the concepts, for a column of these (ds.vocabulary)."""
-        columns: dict[str, Any] = {
-            name: getattr(self, name) for name in ("start", "end", "begins_before", "ends_after")
-        }
-        if not isinstance(self.codec, ConceptsCodec):
-            return {**columns, "record": [bytes(record) for record in self.records]}
-        columns["concepts"] = np.split(self.values, self.offsets[1:-1]) if len(self) else []
-        if names is not None:
-            columns["names"] = [[names[c] for c in ids] for ids in columns["concepts"]]
-        return columns
 
     @lazy
     def scores(self) -> NDArray[np.float32]:

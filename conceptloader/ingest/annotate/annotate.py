@@ -95,8 +95,7 @@ def annotate(
         placer = Placer(ds, sources, options, annotations)
         items = annotations.join()
         written = {name: NewTrack(name, track, len(manifest.shards)) for name in names}
-        for one in write_tracks(working, track, manifest, placer.place(items)):
-            written[one.track].add(one)
+        write_tracks(working, written, manifest, placer.place(items))
         placer.losses.check(options.max_unaligned_spans, str(sources[0].path), "nothing was written")
         vocabulary = None
         if options.vocabulary is not None:

@@ -10,7 +10,8 @@ from data import DOCUMENT, ROOT
 from harness import US, Contender, Report
 
 import conceptloader as cl
-from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+from conceptloader.ingest.build.builder import build_dataset
+from conceptloader.ingest.build.shard import IngestOptions
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.inputs import find_sources
 

@@ -18,8 +18,8 @@ from data import ROOT
 from harness import US, Contender, Report
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from conceptloader.ingest.build import shard
-from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+from conceptloader.ingest.build.builder import build_dataset
+from conceptloader.ingest.build.shard import IngestOptions
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.fast import VARIABLE
 from conceptloader.ingest.records.inputs import find_sources
@@ -72,8 +72,6 @@ def words_of(text: str) -> list[dict[str, object]]:
 def build(name: str, fast: bool, workers: int = 1, files: str = "") -> None:
     shutil.rmtree(target, ignore_errors=True)
     os.environ[VARIABLE] = str(int(fast))
-    for kept in (shard._tokenizer, shard._with_rule):
-        kept.cache_clear()  # of one that is fast or not
     columns = Columns(text="text", tokens=None, tracks={"concepts": "spans"} if name == "spans" else {})
     options = IngestOptions(
         columns=columns, tokenizer=load_tokenizer(str(folder / "tokenizer.json")), shard_input_bytes=16 << 20,

@@ -21,7 +21,8 @@ from tests.raises import raises
 
 SLOW = """
 import sys, time
-from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+from conceptloader.ingest.build.builder import build_dataset
+from conceptloader.ingest.build.shard import IngestOptions
 from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.tokenizer import load_tokenizer

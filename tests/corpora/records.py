@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import zstandard
 
-from conceptloader.ingest.build.builder import IngestOptions, Summary, build_dataset
+from conceptloader.ingest.build.builder import Summary, build_dataset
+from conceptloader.ingest.build.shard import IngestOptions
 from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.tokenizer import TextTokenizer, load_tokenizer

@@ -21,7 +21,8 @@ from conceptloader.format.spec.jsonfile import dump_json, parse_json
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.ingest.annotate.annotate import annotate
 from conceptloader.ingest.annotate.options import AnnotateOptions
-from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+from conceptloader.ingest.build.builder import build_dataset
+from conceptloader.ingest.build.shard import IngestOptions
 from conceptloader.ingest.parquet import row_groups
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.inputs import find_sources

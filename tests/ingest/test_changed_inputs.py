@@ -14,7 +14,8 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.annotate import rows
 from conceptloader.ingest.annotate.annotate import annotate
 from conceptloader.ingest.annotate.options import AnnotateOptions
-from conceptloader.ingest.build.builder import IngestOptions, Summary, build_dataset
+from conceptloader.ingest.build.builder import Summary, build_dataset
+from conceptloader.ingest.build.shard import IngestOptions
 from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import find_sources
 from conceptloader.ingest.records.tokenizer import load_tokenizer

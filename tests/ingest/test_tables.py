@@ -11,7 +11,8 @@ import pytest
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError
-from conceptloader.ingest.build.builder import IngestOptions, build_dataset
+from conceptloader.ingest.build.builder import build_dataset
+from conceptloader.ingest.build.shard import IngestOptions
 from conceptloader.ingest.hub import HubName
 from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import find_sources

@@ -4,8 +4,8 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from conceptloader.base.checks import check_task
@@ -23,94 +23,26 @@ from conceptloader.format.write.build import (
     discard_unfinished,
 )
 from conceptloader.format.write.finalize import finalize
-from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.build.complete import Summary, describe_complete
 from conceptloader.ingest.build.ids import count_ids
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
 from conceptloader.ingest.build.room import Room, is_ample, room_of
-from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
+from conceptloader.ingest.build.shard import IngestOptions, Progress, ShardJob, write_shard
 from conceptloader.ingest.build.spelled import check_rule, read_spelled
 from conceptloader.ingest.build.trial import try_rows, whole
 from conceptloader.ingest.build.unaligned import check_losses
 from conceptloader.ingest.records.batch import BadRecord
-from conceptloader.ingest.records.chat import ChatRules
-from conceptloader.ingest.records.columns import METADATA_TRACK, Columns
+from conceptloader.ingest.records.columns import METADATA_TRACK
 from conceptloader.ingest.records.documents import number_type
 from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
 from conceptloader.ingest.records.special_tokens import ERROR, RULES, TEXT
-from conceptloader.ingest.records.tokenizer import FileTokenizer, TextTokenizer
+from conceptloader.ingest.records.tokenizer import FileTokenizer
 from conceptloader.storage.lock import build_lock
 
 log = logging.getLogger(__name__)
 
 LONG_BYTES = 1 << 28  # of input, for which some rows are tried before all are read
 _TELLING = 10_000  # spans after which a part that is lost means something
-
-
-@dataclass(frozen=True, kw_only=True)
-class IngestOptions(SpanAlignment):
-    """How records become a dataset. What affects the result is stored in build.json.
-
-    tokenizer: of the text, or of the tokens; None for tokens whose vocabulary is given by vocab_size and eos_id.
-    append_eos: end each document with the tokenizer's eos token; of conversations, those without a template. bos: id of
-    a token to put in front of each. eos_twice: append it even where the first documents end with it already.
-    special_tokens: what text is that spells a special token, see `SpecialTokens`; None: text, unless most of the first
-    documents begin or end with one.
-    align, eos_span, ...: see `SpanAlignment`.
-    vocabularies: names of the concepts by track, index = id. scores: type ("f2" or "f4") of the scores of concepts, by
-    track, whose ids take 2 bytes where they fit.
-    encoding: "auto", "dense" or "spans", for all tracks.
-    shard_input_bytes: stored input bytes of a shard; None: about 64 shards of 64 MiB to 16 GiB.
-    chat: how conversations are rendered, with CHAT_COLUMNS; None for documents.
-    unique_ids: ids that are missing or there twice are an error, before there is a manifest.
-    """
-
-    columns: Columns
-    tokenizer: TextTokenizer | None
-    vocab_size: int | None = None
-    eos_id: int | None = None
-    append_eos: bool = True
-    bos: int | None = None
-    eos_twice: bool = False
-    special_tokens: str | None = None
-    vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    scores: Mapping[str, str] = field(default_factory=dict)
-    encoding: str = "auto"
-    mode: str | None = None
-    shard_input_bytes: int | None = None
-    chat: ChatRules | None = None
-    unique_ids: bool = False
-
-    @property
-    def spelled(self) -> str:
-        """The rule for text that spells a special token."""
-        return TEXT if self.special_tokens is None else self.special_tokens
-
-    @property
-    def asked(self) -> frozenset[str]:
-        """What most of the first documents may not have already, see `Doubled`."""
-        known = {"eos": self.eos_twice, "text": self.special_tokens is not None, "bos": False}
-        return frozenset(kind for kind, chosen in known.items() if not chosen)
-
-    @property
-    def eos(self) -> int | None:
-        """The id that is appended to each document."""
-        if not self.append_eos or self.chat is not None:
-            return None
-        found = self.known_eos
-        if found is None:
-            raise ConfigError(
-                "eos",
-                "a tokenizer without a known end-of-document token",
-                "a token to append to each document",
-                "pass --eos TOKEN, or --no-eos to append none",
-            )
-        return found
-
-    @property
-    def known_eos(self) -> int | None:
-        """The id that ends documents by the tokenizer, whether or not it is appended."""
-        return self.tokenizer.eos_id if self.tokenizer else self.eos_id
 
 
 Watch = Callable[[Progress], None]
@@ -200,7 +132,7 @@ def estimate(
 
     Raises: ConfigError, InputError, as it does for the rows that are tried.
     """
-    trial = try_rows(shard_job(sources, options, skip_bad=skip_bad), format_options(options))
+    trial = try_rows(ShardJob(sources=sources, options=options, skip_bad=skip_bad), format_options(options))
     total = sum(piece_bytes(source, whole(sources, number)) for number, source in enumerate(sources))
     return room_of(os.path.abspath(out), trial, total), trial.done
 
@@ -239,13 +171,13 @@ def format_options(options: IngestOptions) -> BuildOptions:
         raise ConfigError("special_tokens", found, expected, "omit --special-tokens")
     if (tokenizer := options.tokenizer) is not None:
         facts = Tokenizer(name=tokenizer.name, vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_id)
-    elif (size := options.vocab_size) is not None:
+    elif (size := options.vocab_size) is not None and options.columns.text is None:
         facts = Tokenizer(name=f"unnamed-{size}", vocab_size=size, eos_id=options.eos_id)
     else:
         raise ConfigError(
             "tokenizer",
-            "tokens without a tokenizer",
-            "the tokenizer of the tokens, or the size of its vocabulary",
+            "none",
+            "the tokenizer, or for tokens the size of its vocabulary",
             "add --tokenizer, or --vocab-size",
         )
     if options.bos is not None and (options.chat is not None or not 0 <= options.bos < facts.vocab_size):
@@ -278,10 +210,10 @@ def format_options(options: IngestOptions) -> BuildOptions:
         fix = "pass another name: --column spans_NAME=COLUMN"
         raise ConfigError("tracks", f"tracks {', '.join(columns.tracks)}", "names that no level of another has", fix)
     if columns.has_metadata:
-        tracks[METADATA_TRACK] = TrackOptions(codec="json", encoding=options.encoding)
+        tracks[METADATA_TRACK] = TrackOptions(codec="json")
     for name, code in columns.numbers.items():
         dtype, _ = number_type(code)
-        tracks[name] = TrackOptions(codec="numpy", parameters={"dtype": dtype}, encoding=options.encoding)
+        tracks[name] = TrackOptions(codec="numpy", parameters={"dtype": dtype})
     if columns.labels is not None:
         fields["loss_mask"] = "u1"
     return BuildOptions(
@@ -319,31 +251,7 @@ def _track(options: IngestOptions, track: str, levels: int) -> TrackOptions:
     names, scores = options.vocabularies.get(track), options.scores.get(track)
     ids = "u2" if names is not None and len(names) <= 1 << 16 else "u4"
     parameters = {} if scores is None else {"ids": ids, "scores": scores}
-    return TrackOptions(parameters=parameters, encoding=options.encoding, vocabulary=names, levels=levels)
-
-
-def shard_job(sources: Sequence[Source], options: IngestOptions, *, skip_bad: bool) -> ShardJob:
-    """A job of a worker, but for the directory and the shard. Raises: ConfigError for text without a tokenizer."""
-    tokenizer: bytes | str | None = None
-    if options.tokenizer is not None:
-        tokenizer = options.tokenizer.definition or options.tokenizer.name
-    elif options.columns.text is not None or options.chat is not None:
-        raise ConfigError("tokenizer", "text without a tokenizer", "a tokenizer", "add --tokenizer")
-    return ShardJob(
-        directory="",
-        shard=-1,
-        sources=sources,
-        columns=options.columns,
-        tokenizer=tokenizer,
-        eos_id=options.known_eos,
-        eos=options.eos,
-        rules=options.rules,
-        skip_bad=skip_bad,
-        chat=options.chat,
-        bos=options.bos,
-        asked=options.asked,
-        special_tokens=options.spelled,
-    )
+    return TrackOptions(parameters=parameters, vocabulary=names, levels=levels)
 
 
 def _write_shards(
@@ -357,7 +265,7 @@ def _write_shards(
     watch: Callable[[int, int], Watch] | None,
 ) -> tuple[Progress, int]:
     """Write the `missing` shards. Returns: what was done, and the number of bad records, which it does not have."""
-    job = shard_job(sources, options, skip_bad=on_bad is not None)
+    job = ShardJob(sources=sources, options=options, skip_bad=on_bad is not None)
     jobs = [replace(job, directory=build.path, shard=shard) for shard in missing]
     sizes = [sum(piece_bytes(sources[piece.source], piece) for piece in shard) for shard in plan]
     errors: list[ConceptloaderError] = []

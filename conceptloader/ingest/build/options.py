@@ -11,7 +11,7 @@ from conceptloader.base.strict import unknown
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.layout import MODES
 from conceptloader.ingest.align.rules import SpanAlignment
-from conceptloader.ingest.build.builder import IngestOptions
+from conceptloader.ingest.build.shard import IngestOptions
 from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
 from conceptloader.ingest.records.chat import CHAT_NAMES, MADE, ChatRules, load_rules, read_variable
 from conceptloader.ingest.records.detect import detect_columns, with_labels

@@ -1,17 +1,15 @@
 """One shard, from its pieces of the input to its files. Runs in any process."""
 
-import multiprocessing
-import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from conceptloader.base.workers import Tell
-from conceptloader.errors import InputError
+from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.write.build import Build, open_writer
 from conceptloader.format.write.shard import ShardWriter
 from conceptloader.ingest.align.rules import SpanAlignment
@@ -29,33 +27,85 @@ from conceptloader.ingest.records.lines import lines_before, read_blocks
 from conceptloader.ingest.records.records import read_record
 from conceptloader.ingest.records.special_tokens import TEXT, SpecialTokens
 from conceptloader.ingest.records.table import TableParser, read_row_groups, rows_at
-from conceptloader.ingest.records.tokenizer import BytesTokenizer, TextTokenizer, loaded_tokenizer
+from conceptloader.ingest.records.tokenizer import TextTokenizer
 from conceptloader.ingest.records.vocabulary import Concepts
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestOptions(SpanAlignment):
+    """How records become a dataset. What affects the result is stored in build.json.
+
+    tokenizer: of the text, or of the tokens; None for tokens whose vocabulary is given by vocab_size and eos_id.
+    append_eos: end each document with the tokenizer's eos token; of conversations, those without a template. bos: id of
+    a token to put in front of each. eos_twice: append it even where the first documents end with it already.
+    special_tokens: what text is that spells a special token, see `SpecialTokens`; None: text, unless most of the first
+    documents begin or end with one.
+    align, eos_span, ...: see `SpanAlignment`.
+    vocabularies: names of the concepts by track, index = id. scores: type ("f2" or "f4") of the scores of concepts, by
+    track, whose ids take 2 bytes where they fit.
+    shard_input_bytes: stored input bytes of a shard; None: about 64 shards of 64 MiB to 16 GiB.
+    chat: how conversations are rendered, with CHAT_COLUMNS; None for documents.
+    unique_ids: ids that are missing or there twice are an error, before there is a manifest.
+    """
+
+    columns: Columns
+    tokenizer: TextTokenizer | None
+    vocab_size: int | None = None
+    eos_id: int | None = None
+    append_eos: bool = True
+    bos: int | None = None
+    eos_twice: bool = False
+    special_tokens: str | None = None
+    vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    scores: Mapping[str, str] = field(default_factory=dict)
+    mode: str | None = None
+    shard_input_bytes: int | None = None
+    chat: ChatRules | None = None
+    unique_ids: bool = False
+
+    @property
+    def spelled(self) -> str:
+        """The rule for text that spells a special token."""
+        return TEXT if self.special_tokens is None else self.special_tokens
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """What most of the first documents may not have already, see `Doubled`."""
+        known = {"eos": self.eos_twice, "text": self.special_tokens is not None, "bos": False}
+        return frozenset(kind for kind, chosen in known.items() if not chosen)
+
+    @property
+    def eos(self) -> int | None:
+        """The id that is appended to each document."""
+        if not self.append_eos or self.chat is not None:
+            return None
+        if (found := self.known_eos) is None:
+            raise ConfigError(
+                "eos",
+                "a tokenizer without a known end-of-document token",
+                "a token to append to each document",
+                "pass --eos TOKEN, or --no-eos to append none",
+            )
+        return found
+
+    @property
+    def known_eos(self) -> int | None:
+        """The id that ends documents by the tokenizer, whether or not it is appended."""
+        return self.tokenizer.eos_id if self.tokenizer else self.eos_id
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardJob:
     """Everything a worker needs to write shard `shard` of the build in `directory`.
 
-    tokenizer: "bytes", or the text of a tokenizer.json; None for tokens of an unknown one. eos_id: the tokenizer's eos,
-    or None. eos: the id to append to each document, or None; bos: the one to put before it; asked: see `Doubled`.
     skip_bad: skip records that cannot be ingested instead of raising.
-    chat: how the input's conversations are rendered, None for documents. special_tokens: the rule of `SpecialTokens`.
     """
 
-    directory: str
-    shard: int
     sources: Sequence[Source]
-    columns: Columns
-    tokenizer: bytes | str | None
-    eos_id: int | None
-    eos: int | None
-    rules: SpanAlignment
+    options: IngestOptions
     skip_bad: bool = False
-    chat: ChatRules | None = None
-    bos: int | None = None
-    asked: Collection[str] = ()
-    special_tokens: str = TEXT
+    directory: str = ""
+    shard: int = -1
 
 
 @dataclass
@@ -97,34 +147,13 @@ class Progress:
         self.bad += other.bad
 
 
-@lru_cache(maxsize=1)
-def _tokenizer(definition: bytes | str | None, eos: int | None) -> TextTokenizer | None:
-    if definition is None:
-        return None
-    if isinstance(definition, str):
-        return BytesTokenizer()
-    if multiprocessing.parent_process() is not None:  # one of several workers: one thread each
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    return loaded_tokenizer(definition, eos)
-
-
-@lru_cache(maxsize=1)
-def _with_rule(definition: bytes | str | None, eos: int | None, rule: str) -> SpecialTokens | None:
-    tokenizer = _tokenizer(definition, eos)
-    return None if tokenizer is None else SpecialTokens(tokenizer, rule)
-
-
-def _special_tokens(job: ShardJob) -> SpecialTokens | None:
-    return _with_rule(job.tokenizer, job.eos_id, job.special_tokens)
-
-
 def write_shard(job: ShardJob, report: Tell) -> None:
     """Write one shard. Reports a Progress after each batch. Raises: InputError that names file and line or row."""
     build = open_writer(job.directory)
     if build.is_finished(job.shard):  # meanwhile, by another attempt of the task that has it
         return
     with build.shard(job.shard) as writer:
-        filler = filler_of(job, writer, Doubled(job.asked if job.shard == 0 else ()))
+        filler = ShardFiller(job, writer, Doubled(job.options.asked if job.shard == 0 else ()))
         for numbers in build.plan[job.shard]:
             for rows, consumed in read_piece(job, build, Piece(*numbers)):
                 report(filler.add(rows, consumed))
@@ -153,24 +182,24 @@ class Rows:
         return replace(self, content=content, numbers=[self.numbers[i] for i in kept])
 
 
-@dataclass(frozen=True)
+@dataclass
 class ShardFiller:
-    """Adds rows to a shard. tokenizer: None for rows of tokens; eos, rules, skip_bad, bos: see ShardJob.
+    """Adds rows to a shard.
 
-    decode: the text of tokens [start, end) of one of some documents, where the tokenizer of rows of tokens is known.
     doubled: what looks at the ends of the first documents; whoever adds the last rows calls its `check`.
     """
 
+    job: ShardJob
     writer: ShardWriter
-    tokenizer: SpecialTokens | None
-    eos: int | None
-    rules: SpanAlignment
-    skip_bad: bool
+    doubled: Doubled
     losses: Losses = field(default_factory=Losses)
-    bos: int | None = None
-    decode: Callable[[Ragged, int, int, int], str | None] | None = None
-    doubled: Doubled = field(default_factory=Doubled)
     spelled: Counter[str] = field(default_factory=Counter)
+
+    @cached_property
+    def tokenizer(self) -> SpecialTokens | None:
+        """None for rows of tokens."""
+        options = self.job.options
+        return _special_tokens(options) if options.columns.text is not None or options.chat is not None else None
 
     def add(self, rows: Rows, consumed: int = 0) -> Progress:
         """Place and write the documents of `rows`. consumed: their stored bytes. Raises: BadRecord, InputError."""
@@ -186,14 +215,15 @@ class ShardFiller:
                     for part in (kept[:half], kept[half:]):
                         progress.add(self.add(rows.only(part)))
                     break
-                if not self.skip_bad:
+                if not self.job.skip_bad:
                     row, problem = (error.row, error.problem) if error.row >= 0 else min(found.items())
                     where = f"{rows.path}: {rows.name(rows.numbers[row])}"
                     raise self._kind(rows, row, problem).saying(where, problem) from error
                 bad.update({kept[i]: problem for i, problem in found.items()})
                 kept = [i for i in range(len(rows.numbers)) if i not in bad]
             else:
-                progress.doubled = self.doubled.count(tokens, self.eos, self.bos, self._framed(batch))
+                eos, bos = self.job.options.eos, self.job.options.bos
+                progress.doubled = self.doubled.count(tokens, eos, bos, self._framed(batch))
                 self._write(batch, placed, progress)
                 break
         progress.bytes = consumed
@@ -261,7 +291,7 @@ class ShardFiller:
             raise
 
     def _place_batch(self, batch: RowBatch, progress: Progress) -> tuple[Ragged, Placed]:
-        options, places = self.writer.options, None
+        options, format_options, places = self.job.options, self.writer.options, None
         if self.tokenizer is None or batch.texts is None:
             assert batch.tokens is not None
             tokens = batch.tokens
@@ -271,19 +301,25 @@ class ShardFiller:
                 marked[spans.row] = True
             self.tokenizer.spelled.clear()
             tokens, places = self.tokenizer.encode(batch.texts, marked.tolist())
-        check_ids(tokens, options.token_limit)
-        dtype, decode = np.dtype("<" + options.written_type), self.decode and partial(self.decode, tokens)
-        placed = place(batch, tokens, places, self.eos, self.rules, dtype, decode)
+        check_ids(tokens, format_options.token_limit)
+        dtype, tokenizer = np.dtype("<" + format_options.written_type), options.tokenizer
+
+        def decode(row: int, start: int, end: int) -> str | None:
+            assert tokenizer is not None
+            some = tokens.values[tokens.offsets[row] : tokens.offsets[row + 1]]
+            return tokenizer.decode(some[start:end].tolist()) if 0 <= start < end <= len(some) else None
+
+        placed = place(batch, tokens, places, options.eos, options, dtype, None if tokenizer is None else decode)
         ids, first, shard = batch.ids, self.writer.documents, self.writer.name
 
         def name(row: int) -> str:
             return f"document {ids[row]!r}" if ids[row] else f"document {first + row} of shard {shard}"
 
-        progress.losses.note(batch, placed.lost, name, self.rules.span_unit)
+        progress.losses.note(batch, placed.lost, name, options.span_unit)
         if batch.answers:
             examples = [{**one, "document": name(one["row"])} for one in batch.unended]
             progress.losses.add({ANSWERS: TrackLoss(batch.answers, len(examples), examples[:3])})
-        placed = placed if self.bos is None else with_bos(placed, self.bos)
+        placed = placed if options.bos is None else with_bos(placed, options.bos)
         if batch.texts is not None and self.tokenizer is not None:
             progress.spelled += self.tokenizer.spelled
         return tokens, placed
@@ -294,42 +330,28 @@ def _named(error: BadRow) -> dict[int, str]:
     return dict(error.rows) or ({error.row: error.problem} if error.row >= 0 else {})
 
 
-def filler_of(job: ShardJob, writer: ShardWriter, doubled: Doubled) -> ShardFiller:
-    """What adds the rows of a job to its shard."""
-    given = job.columns.tokens is not None and job.chat is None
-
-    def decode(tokens: Ragged, row: int, start: int, end: int) -> str | None:
-        ids = tokens.values[tokens.offsets[row] : tokens.offsets[row + 1]]
-        tokenizer = _tokenizer(job.tokenizer, job.eos_id)  # which few inputs of tokens need
-        return tokenizer.decode(ids[start:end].tolist()) if tokenizer and 0 <= start < end <= len(ids) else None
-
-    return ShardFiller(
-        writer, None if given else _special_tokens(job), job.eos, job.rules, job.skip_bad, bos=job.bos,
-        decode=decode if given and job.tokenizer is not None else None, doubled=doubled,
-    )  # fmt: skip
+def _special_tokens(options: IngestOptions) -> SpecialTokens:
+    assert options.tokenizer is not None
+    return SpecialTokens(options.tokenizer, options.spelled)
 
 
 def read_piece(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows, int]]:
     """The rows of a piece in batches, each with the stored bytes that it took; blank lines are skipped."""
-    source = job.sources[piece.source]
-    concepts = {track: Concepts(build.options.tracks[track]) for track in job.columns.tracks}
-    chat = None
-    if job.chat is not None:
-        tokenizer = _special_tokens(job)
-        assert tokenizer is not None
-        chat = ChatParser(job.chat, tokenizer, job.columns)
+    source, options = job.sources[piece.source], job.options
+    concepts = {track: Concepts(build.options.tracks[track]) for track in options.columns.tracks}
+    chat = None if options.chat is None else ChatParser(options.chat, _special_tokens(options), options.columns)
     if source.row_groups is not None:
-        parse: Callable[[Any], RowBatch] = chat.parse if chat else TableParser(job.columns, concepts).parse
+        parse: Callable[[Any], RowBatch] = chat.parse if chat else TableParser(options.columns, concepts).parse
         size = piece_bytes(source, piece)
         count = 0
-        columns = None if chat else job.columns
+        columns = None if chat else options.columns
         for table, first, share in read_row_groups(source.path, piece.begin, piece.end, columns):
             consumed = int(size * share) - count
             count += consumed
             yield Rows(source.path, table, parse, range(first, first + table.num_rows), "row {}".format), consumed
         return
-    read = partial(read_record, tokens=job.columns.tokens)
-    parse = chat.parse if chat else partial(TableParser(job.columns, concepts).parse_records, read=read)
+    read = partial(read_record, tokens=options.columns.tokens)
+    parse = chat.parse if chat else partial(TableParser(options.columns, concepts).parse_records, read=read)
     end = None if source.whole else piece.end
 
     def name(number: int) -> str:

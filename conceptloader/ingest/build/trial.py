@@ -12,7 +12,7 @@ from conceptloader.format.spec.options import BuildOptions
 from conceptloader.format.write.build import Build, create_writer
 from conceptloader.ingest.build.doubled import Doubled
 from conceptloader.ingest.build.plan import Piece, piece_bytes
-from conceptloader.ingest.build.shard import Progress, Rows, ShardJob, filler_of, read_piece
+from conceptloader.ingest.build.shard import Progress, Rows, ShardFiller, ShardJob, read_piece
 from conceptloader.ingest.records.inputs import Source
 
 _BLOCKS = 32
@@ -53,7 +53,7 @@ def try_rows(job: ShardJob, options: BuildOptions) -> Trial:
         InputError: A file cannot, or most of the first documents have what the job asks for.
     """
     last = len(job.sources) - 1
-    trial, doubled = Trial(), Doubled(job.asked)
+    trial, doubled = Trial(), Doubled(job.options.asked)
     for number in sorted({0, (last + 1) // 2, last}):
         piece = whole(job.sources, number)
         with TemporaryDirectory() as directory:
@@ -109,7 +109,7 @@ def _try_place(job: ShardJob, place: Callable[..., None], build: Build, piece: P
 def _place(job: ShardJob, build: Build, doubled: Doubled, rows: Rows, consumed: int, trial: Trial) -> None:
     """One block, which is added to `trial`, as a shard of `build` that is removed."""
     with build.shard(0) as writer:
-        trial.done.add(filler_of(job, writer, doubled).add(rows, consumed))
+        trial.done.add(ShardFiller(job, writer, doubled).add(rows, consumed))
         trial.written += writer.weigh()
 
 

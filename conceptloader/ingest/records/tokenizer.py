@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,8 +124,8 @@ class FileTokenizer:
             self._byte_of = np.full(self.vocab_size, -1, np.int16)
             self._byte_of[list(bytes_)] = list(bytes_.values())
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "fast"}  # of its process
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, (self.definition, "tokenizer", self.eos_id)
 
     @cached_property
     def fast(self) -> Fast | str:
@@ -291,7 +290,6 @@ def load_tokenizer(source: str, eos: str | int | None = None, *, ends: bool = Tr
         raise ConfigError(f"{source}: eos", "a folder that names no eos_token", "the token that ends documents", fix)
     if eos is None and not (folder is not None and folder.says):
         found.guess_eos(path, ends)
-    _loaded[found.definition, found.eos_id] = found
     return found
 
 
@@ -320,15 +318,10 @@ def is_of(tokenizer: TextTokenizer, facts: Tokenizer | None) -> bool:
     return tokenizer.name == facts.name
 
 
-_loaded: WeakValueDictionary[tuple[bytes | None, int | None], FileTokenizer] = WeakValueDictionary()
-
-
-def loaded_tokenizer(definition: bytes, eos: int | None) -> FileTokenizer:
-    """The one that `load_tokenizer` gave this process, if that is still in use: to load it takes seconds."""
-    return _loaded.get((definition, eos)) or FileTokenizer(definition, "tokenizer", eos)
-
-
-_made = lru_cache(maxsize=1)(FileTokenizer)  # which takes seconds for large vocabularies
+@lru_cache(maxsize=1)
+def _made(definition: bytes, path: str, eos: int | None) -> FileTokenizer:
+    """One that a process has already is not loaded again, which takes seconds for large vocabularies."""
+    return FileTokenizer(definition, path, eos)
 
 
 def kept_tokenizer(ds: Dataset) -> TextTokenizer | None:

@@ -84,27 +84,6 @@ def test_what_is_excluded_is_counted_as_the_loader_reads_it(data: Path, tmp_path
     assert f"web: {tokens} tokens alone ({tokens / total:.1%}); web: {labels} labels alone" in found
 
 
-def test_a_subset_beside_its_source_is_named(data: Path, tmp_path: Path, capsys: Capture) -> None:
-    more = {"some": 60, "other": 70}
-    for name, tokens in more.items():
-        words = ["--where", f"tokens > {tokens}", "--quiet"]
-        assert main(["subset", str(data / "web"), "--out", str(data / name), *words]) == 0
-    datasets: dict[str, Any] = {name: {"path": str(data / name)} for name in ("web", "some", "other")}
-    datasets["web"]["split"] = [0, 0.5]
-    run = {"seq_len": 32, "weights": "by_size", "datasets": datasets}
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))
-    capsys.readouterr()
-    assert main(["doctor", str(tmp_path / "run.yaml"), "--seconds", "0.05", "--json"]) == 0
-    texts = [one["text"] for one in json.loads(capsys.readouterr().out)["findings"] if one["name"] == "overlap"]
-    web = cl.open_dataset(data / "web")
-    lengths = np.array([np.diff(web.document_range(k))[0] for k in range(40)])
-    half = np.arange(40) < web.documents_before(web.split(0, 0.5)[1])
-    share = {name: lengths[half & (lengths > n)].sum() / lengths[lengths > n].sum() for name, n in more.items()}
-    said = [f"{share[name]:.1%} of the tokens of {name} are in web too" for name in more]
-    said.append("100.0% of the tokens of other are in some too")
-    assert sorted(text.partition(":")[0] for text in texts) == sorted(said)
-
-
 def test_tokens_in_no_sample(data: Path, tmp_path: Path, capsys: Capture, caplog: pytest.LogCaptureFixture) -> None:
     """Of each dataset as it is read, in a split as well: what the batches of an epoch hold, and what doctor says."""
     write_dataset(tmp_path / "docs", random_documents(300, seed=3), shards=2, mode="document")

@@ -12,8 +12,6 @@ import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.columns.from_files import add_column
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError
-from conceptloader.loader.batch.measure import drop_from_cache
-from conceptloader.loader.batch.open import open_reader
 from tests.columns.teacher import Corpus
 from tests.columns.test_writing import CORPUS, begun, config, stored, values, whole
 from tests.raises import raises
@@ -34,21 +32,6 @@ def items(dtype: str = "u4", k: int = K) -> Any:
 def saved(tmp_path: Path, array: Any) -> str:
     np.save(tmp_path / "items.npy", array)
     return str(tmp_path / "items.npy")
-
-
-def test_cold_reads(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of columns that are read leave the cache, too."""
-    add_column(path, "t", saved(tmp_path, items()))
-    blend = cl.open_blend(
-        {"seq_len": 8, "datasets": {"web": {"path": path}}, "outputs": {"columns": {"t": {"missing": 0}}}}
-    )
-    open_reader(blend)
-    dropped: set[str] = set()
-    known = "/proc/self/fd"
-    monkeypatch.setattr(os, "posix_fadvise", lambda file, *_: dropped.add(os.readlink(f"{known}/{file}")))
-    drop_from_cache(blend)
-    assert any(name.endswith("t.column") for name in dropped)
-    assert any(name.endswith("stream.bin") for name in dropped)
 
 
 def test_an_array(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

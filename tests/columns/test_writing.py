@@ -2,8 +2,6 @@
 
 import os
 import random
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -280,47 +278,6 @@ def test_half_a_column(path: str) -> None:
         begun(path)
 
 
-FULL = """
-import json, resource, sys
-import numpy as np
-import conceptloader as cl
-from tests.columns.test_writing import begun, values
-from conceptloader.errors import ReadError
-
-path, limit = sys.argv[1], int(sys.argv[2])
-writer, batches = begun(path)
-for batch in batches[:6]:
-    writer.write(batch, values(batch))
-writer.flush()
-resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-try:
-    for batch in batches[6:]:
-        writer.write(batch, values(batch))
-    writer.close()
-except ReadError as error:
-    print(error)
-"""
-
-
-@pytest.mark.parametrize("limit", [700, 4000])  # within a log, and within the items of a shard
-def test_a_disk_that_fills(path: str, limit: int) -> None:
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, path, str(limit)], cwd=root, env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done
-    assert "t.column.unfinished" in done.stdout
-    assert "File too large" in done.stdout
-    writer, batches = begun(path)
-    assert all(map(writer.has, batches[:6]))
-    assert not all(map(writer.has, batches[6:]))
-    for batch in batches:
-        writer.write(batch, values(batch))
-    writer.finish()
-    check_items(path)
-
-
 def test_a_dataset_that_is_built_again_meanwhile(path: str, tmp_path: Path) -> None:
     filled(path).close()
     other = Path(Corpus.random(120, seed=8, mean=20).write(tmp_path / "other"))
@@ -368,20 +325,6 @@ def test_it_is_finished_after_an_interruption(path: str, monkeypatch: pytest.Mon
     interrupt(writer, monkeypatch)
     assert not os.path.exists(f"{path}/t.column.json")
     writer.finish()
-    assert cl.verify(path, full=True) == []
-
-
-def test_writers_go_on_after_an_interruption(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer, batches = begun(path)
-    for batch in batches[: len(batches) // 2]:
-        writer.write(batch, values(batch))
-    interrupt(writer, monkeypatch, partial=True)
-    assert os.path.exists(f"{path}/00000.t.column")
-    more, _ = begun(path)
-    for batch in batches:
-        more.write(batch, values(batch))
-    more.finish()
-    check_items(path)
     assert cl.verify(path, full=True) == []
 
 

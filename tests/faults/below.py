@@ -15,7 +15,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -142,29 +142,6 @@ class Fails:
         if self.times is not None:
             self.times -= 1
         return -self.code
-
-
-@dataclass
-class Interrupted:
-    """Every read is interrupted `times` times before it succeeds."""
-
-    times: int
-    seen: Counter[int] = field(default_factory=Counter)
-
-    def __call__(self, read: Read) -> int | None:
-        thread = threading.get_ident()
-        self.seen[thread] += 1
-        return -errno.EINTR if self.seen[thread] % (self.times + 1) else None
-
-
-@dataclass
-class Short:
-    """No read gives more than `most` bytes."""
-
-    most: int
-
-    def __call__(self, read: Read) -> int:
-        return self.most
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """Files that are not what they were: replaced before or after their first opening, rebuilt in place, mounted again."""
 
-import errno
 import os
 import pickle
 from collections.abc import Iterable
@@ -15,10 +14,8 @@ from conceptloader.errors import FormatError
 from conceptloader.format.spec.paths import Roots
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.loader.torch.loader import Loader
-from conceptloader.storage import reads as io
 from conceptloader.storage.handles import HANDLES
 from conceptloader.storage.sample import sample_places
-from tests.faults.disk import FaultyDisk
 from tests.raises import raises
 
 SEQ_LEN = 16
@@ -244,20 +241,6 @@ def test_a_source_rebuilt_in_place_while_in_use(data: Path, tmp_path: Path, how:
         with raises(FormatError, data / "manifest.json", "of 00001.stream.bin"):
             use()
     assert any("of 00001.stream.bin" in problem.message for problem in cl.verify(derived))
-
-
-def test_a_remount_heals(data: Path, disk: FaultyDisk) -> None:
-    """All handles fail until they are opened again, the first openings fail as well, then the inodes are others."""
-    code = errno.ENOTCONN
-    wanted = cl.open_dataset(data).tokens(0, 2 * TOKENS).tolist()
-    ds = cl.open_dataset(data)
-    assert ds.tokens(0, 10).tolist() == wanted[:10]
-    for file in data.glob("0*"):
-        replace(file, file.read_bytes())
-    disk.fail(code, 1, "stream.bin")
-    disk.open_faults = [OSError(code, os.strerror(code))] * 2
-    assert ds.tokens(0, 2 * TOKENS).tolist() == wanted
-    assert disk.waited == list(io.BACKOFF_S[:3])
 
 
 @pytest.mark.parametrize(("plain", "last"), [(False, "stream.bin"), (True, "concepts.spans")])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.errors import ConceptloaderError, FormatError, ReadError
+from conceptloader.errors import ConceptloaderError, ReadError
 from conceptloader.storage import reads as io
 from tests.corpora.two_shards import write_corpus
 from tests.faults.disk import FaultyDisk
@@ -67,21 +67,6 @@ def test_what_cannot_pass_is_not_retried(corpus: Path, disk: FaultyDisk) -> None
     assert disk.waited == []
 
 
-@pytest.mark.parametrize("most", [1, 3, 1000])
-def test_short_reads_are_put_together(corpus: Path, wanted: list[Any], disk: FaultyDisk, most: int) -> None:
-    disk.read_faults.append(lambda descriptor, size, offset: os.pread(descriptor, min(size, most), offset))
-    assert everything(cl.open_dataset(corpus)) == wanted
-    assert disk.waited == []
-
-
-def test_opening_is_retried_too(corpus: Path, disk: FaultyDisk) -> None:
-    disk.open_faults = [OSError(errno.ESTALE, "Stale file handle"), OSError(errno.EIO, "Input/output error")]
-    ds = cl.open_dataset(corpus)
-    disk.open_faults = [OSError(errno.ESTALE, "Stale file handle")]
-    assert len(ds.tokens(0, 10)) == 10
-    assert disk.waited == [*io.BACKOFF_S[:2], io.BACKOFF_S[0]]
-
-
 def test_a_link_that_cannot_be_read_for_a_moment_is_followed_later(
     corpus: Path, wanted: list[Any], disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,30 +102,6 @@ def test_out_of_descriptors_the_idle_ones_make_room(corpus: Path, disk: FaultyDi
     disk.open_faults = [OSError(errno.EMFILE, "Too many open files")] * 2
     with raises(ReadError, found="Too many open files", fix="raise the limit of open files"):  # and no advice to look
         everything(ds)
-
-
-def test_file_truncated_while_open(corpus: Path) -> None:
-    ds = cl.open_dataset(corpus)
-    ds.tokens(0, 10)
-    os.truncate(corpus / "00000.stream.bin", 30)
-    with raises(ReadError, "00000.stream.bin", "the end at byte 30", "170 more bytes"):
-        ds.tokens(0, 100)
-    with raises(FormatError, "00000.stream.bin", "30 bytes"):
-        ds.tokens(0, 10)
-
-
-@pytest.mark.parametrize("change", ["content", "size"])
-def test_file_replaced_while_open_is_never_read(corpus: Path, change: str) -> None:
-    path = corpus / "00000.stream.bin"
-    ds = cl.open_dataset(corpus)
-    wanted = ds.tokens(0, 100).tolist()
-    other = bytes(path.stat().st_size + (change == "size"))
-    (corpus / "new").write_bytes(other)
-    os.rename(corpus / "new", path)
-    assert ds.tokens(0, 100).tolist() == wanted, "the old file is still there for those who have it open"
-    ds.close()
-    with raises(FormatError, "00000.stream.bin", fix="the file"):
-        ds.tokens(0, 100)
 
 
 def test_random_faults_never_change_what_is_read(corpus: Path, wanted: list[Any], disk: FaultyDisk) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import resource
 import shutil
 import sys
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import xxhash
 
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, FormatError, InputError
@@ -80,17 +78,6 @@ def test_a_link_swapped_in_after_opening_is_not_followed(tmp_path: Path) -> None
     file.symlink_to(secret)
     with raises(FormatError, found="secret", fix="roots=["):
         ds.tokens(0, 2)
-
-
-def test_a_directory_swapped_for_a_link_is_not_followed(tmp_path: Path) -> None:
-    path = build(tmp_path / "root/ds")
-    ds = cl.open_dataset(path)
-    ds.tokens(0, 2)
-    shutil.copytree(path, tmp_path / "elsewhere")
-    path.rename(tmp_path / "root/before")
-    path.symlink_to(tmp_path / "elsewhere")
-    with raises(FormatError, found="elsewhere", fix="roots=["):
-        ds.files.roots.read_whole(str(path / "00000.documents.bin"), 1 << 20)
 
 
 def swap_while_opening(monkeypatch: pytest.MonkeyPatch, path: Path, elsewhere: Path, back: bool) -> None:
@@ -188,13 +175,6 @@ def test_sizes_from_outer_space_allocate_nothing(tmp_path: Path) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000, "kilobytes"
 
 
-def test_deep_json_records(tmp_path: Path) -> None:
-    path = build(tmp_path / "ds", b"[" * 10**6, codec="bytes")
-    edit(path, "tracks", "notes", "codec", value="json")
-    with raises(FormatError, "notes"):
-        cl.open_dataset(path).spans("notes", 0, 4).decode()
-
-
 def test_lines_of_100_megabytes(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     with path.open("wb") as file:
@@ -203,22 +183,3 @@ def test_lines_of_100_megabytes(tmp_path: Path) -> None:
     with raises(InputError, "x.jsonl: line 1", "more than 1048576 bytes"):
         list(read_lines(str(path), limit=1 << 20))
     assert sum(len(block) for block, _ in read_lines(str(path))) == 2, "allowed by default"
-
-
-@pytest.mark.parametrize("name", ["\0", "\ud800", "v\udfffx"])
-def test_paths_that_no_file_can_have(tmp_path: Path, name: str) -> None:
-    for place in (["tracks", "notes", "vocabulary", "path"], ["shards", "path", 0]):
-        path = build(tmp_path / place[0], [1], vocabulary=["a", "b"])
-        edit(path, *place, value=name)
-        with raises(FormatError, expected="the path of a file"):
-            cl.open_dataset(path)
-
-
-def test_a_vocabulary_that_is_no_list_of_names(tmp_path: Path) -> None:
-    path = build(tmp_path / "ds", [1], vocabulary=["a", "b"])
-    for data in (b'{"a": 1}', b"[1, 2]", b'["a"]', b"[" * 10**5, pickle.dumps(["a", "b"])):
-        (path / "notes.vocabulary.json").write_bytes(data)
-        edit(path, "tracks", "notes", "vocabulary", "size", value=len(data))
-        edit(path, "tracks", "notes", "vocabulary", "checksum", value=xxhash.xxh3_64_hexdigest(data))
-        with raises(FormatError, "vocabulary"):
-            cl.open_dataset(path).vocabulary("notes")

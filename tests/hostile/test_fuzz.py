@@ -2,21 +2,14 @@
 
 import hashlib
 import re
-import shutil
-import sys
 import warnings
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from conceptloader.errors import ConceptloaderError
-from conceptloader.storage.objects import Part
 from tests import archives
 from tests.conftest import Tally
-from tests.hostile import files
-from tests.hostile.fuzz import CORPUS, MOST_BYTES, NAMES, attempt, fuzz, measured, mutate, seeds, several
+from tests.hostile.fuzz import CORPUS, NAMES, attempt, fuzz, measured, mutate, seeds
 from tests.hostile.targets import Template, targets
 from tests.scale import scaled
 
@@ -59,37 +52,3 @@ def test_inputs(template: Template, name: str, tally: Tally) -> None:
             outcomes.append(measured(target, data))
     assert set(outcomes) > {"accepted"}, "some are refused"
     tally("hostile inputs", {"inputs": len(outcomes)})
-
-
-def test_what_is_found_is_told(template: Template, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory beyond the bound, a wrong array, a process that dies."""
-
-    def memory(_directory: Path, data: bytes) -> None:
-        assert bytearray(MOST_BYTES + len(data))
-
-    with pytest.raises(AssertionError, match="bytes of memory"):
-        fuzz("memory", memory, [b"x"], 5)
-
-    honest, asked = files.Answers.get, []
-
-    def wrong(self: files.Answers, path: str, offset: int, size: int) -> Part:
-        part = honest(self, path, offset, size)
-        asked.append(path)
-        first = asked.count(path) == 1  # which is compared with the manifest
-        turned = part.data[2:] + part.data[:2]  # ids that may be
-        return replace(part, data=turned) if path.endswith("stream.bin") and not first else part
-
-    monkeypatch.setattr(files.Answers, "get", wrong)
-    with pytest.raises(AssertionError):
-        attempt(targets(template)["store"], b"")
-    monkeypatch.setattr(sys, "executable", shutil.which("false"))
-    assert several(["yaml", "npy"], 1, False) == ["yaml", "npy"]
-
-
-def test_other_exceptions_are_not_swallowed(template: Template) -> None:
-    def broken(_directory: Path, data: bytes) -> None:
-        raise KeyError(data)
-
-    with pytest.raises(KeyError):
-        attempt(broken, b"")
-    assert issubclass(ConceptloaderError, Exception)

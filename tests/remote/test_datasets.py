@@ -68,14 +68,6 @@ def check(local: Path, url: str, **options: Any) -> cl.Dataset:
     return far
 
 
-def test_reads_beyond_what_was_read_ahead(local: Path, server: Server) -> None:
-    """Bytes read ahead serve reads that lie within them, and no others."""
-    far, data = cl.open_dataset(upload(local, server)), (local / "00000.stream.bin").read_bytes()
-    with far.files.source.reading_ahead([(far.files.expected("stream.bin", 0), 100, 100)]):
-        for offset, size in ((100, 100), (120, 30), (150, 51), (199, 2), (99, 10), (99, 102), (90, 300), (200, 10)):
-            assert far.files.read("stream.bin", 0, offset, size) == data[offset : offset + size]
-
-
 def test_ranges_in_any_order(local: Path, server: Server) -> None:
     """Neighbours are one request, whatever stands between them in the list; none of no bytes is made."""
     far, data = cl.open_dataset(upload(local, server)), (local / "00000.stream.bin").read_bytes()
@@ -128,15 +120,6 @@ def test_what_is_not_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> N
         cl.open_dataset("memory://empty")
     with raises(ConfigError, found="a URL"):
         cl.verify("s3://bucket/ds")
-
-
-def test_neighbouring_windows_are_one_request(local: Path, server: Server) -> None:
-    far = cl.open_dataset(upload(local, server))
-    windows = far.windows(64, tracks=[])
-    windows.__getitems__(range(4))  # the caches of documents are warm
-    server.plan()
-    windows.__getitems__(range(20))
-    assert server.count() == 1
 
 
 def test_a_cache_on_the_disk(local: Path, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

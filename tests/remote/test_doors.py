@@ -227,18 +227,6 @@ def test_a_store_without_its_settings_is_named_at_once(
         cl.open_dataset("az://bucket/ds")
 
 
-def test_a_store_that_worked_before_is_asked_again(
-    server: Server, dataset: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Credentials that a metadata server does not renew for a moment are no reason to end a training."""
-    url = server.upload(dataset.parent, "worked") + "/ds"
-    far = cl.open_dataset(url)
-    monkeypatch.setattr(stores, "_METADATA", ("503",))
-    server.plan(unavailable=3)
-    assert far.tokens(0, 3).tolist() == [1, 2, 3]
-    assert server.count() > 3
-
-
 def test_a_token_that_expires_in_mid_run(server: Server, dataset: Path) -> None:
     """Nothing is lost while it is renewed; when it is not, the error says what to do."""
     far = cl.open_dataset(server.upload(dataset.parent, "expired") + "/ds")
@@ -248,18 +236,6 @@ def test_a_token_that_expires_in_mid_run(server: Server, dataset: Path) -> None:
     server.plan(refused=10**6)
     with pytest.raises(ReadError, match=r"accepted it before: renew the token .* failed 5 times"):
         far.tokens(0, 2)
-
-
-def test_a_server_of_ranges_that_sends_whole_files_now_and_then(
-    tmp_path: Path, servers: list[FileServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As one machine of several behind an address may."""
-    written(tmp_path / "trusted" / "data" / "long", [(range(500),)])
-    monkeypatch.setattr(io, "BACKOFF_S", (0.001,) * 9)
-    far = cl.open_dataset(f"{servers[0].url}/data/long")
-    servers[0].whole = lambda number: number % 3 == 0
-    for start in range(10, 410, 40):
-        assert far.tokens(start, start + 10).tolist() == list(range(start, start + 10))
 
 
 def test_passwords_in_urls_are_not_shown(

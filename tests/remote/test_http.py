@@ -6,7 +6,6 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import conceptloader as cl
@@ -14,11 +13,9 @@ from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage import reads as io
 from conceptloader.storage.objects import Part
 from conceptloader.storage.remote import stores
-from tests.batch.compare import assert_same
 from tests.raises import raises
 from tests.remote.files import FileServer
 from tests.remote.test_datasets import check, local
-from tests.remote.test_loader import reader
 
 __all__ = ["local"]  # the fixture
 DATA = bytes(range(100))
@@ -61,17 +58,6 @@ def test_ranges(server: FileServer) -> None:
         get(server, name="a%2Ffile")
 
 
-def test_faults_that_pass_change_nothing(server: FileServer, local: Path) -> None:
-    """Busy servers, bodies that end before their end, other ranges; whole files now and then: see test_doors.py."""
-    mine, theirs = reader(local, f"{server.url}/ds"), reader(local, str(local))
-    samples = np.arange(30, dtype=np.uint64)
-    for fault in (503, 500, 429, "short", "other", "silent"):
-        server.faults = [fault] * 4
-        assert_same(mine.read(samples), theirs.read(samples))
-        assert not server.faults
-        samples = samples + np.uint64(30)
-
-
 @pytest.mark.parametrize(
     ("fault", "number", "found"),
     [
@@ -103,16 +89,6 @@ def test_a_server_without_ranges(server: FileServer) -> None:
         assert caught.value.errno == errno.ENOTSUP
     with raises(ReadError, "/ds/manifest.json", "Range request not supported"):
         cl.open_dataset(f"{server.url}/ds")
-
-
-def test_a_file_that_changes_in_between(server: FileServer) -> None:
-    far, file = cl.open_dataset(f"{server.url}/ds"), server.folder / "ds/00000.stream.bin"
-    assert len(far.tokens(0, 9)) == 9
-    data = file.read_bytes()
-    for changed, found in ((data[:-2], f"{len(data) - 2} bytes"), (data[::-1], "version")):
-        file.write_bytes(changed)
-        with raises(FormatError, "00000.stream.bin", found):
-            far.tokens(9, 40)
 
 
 def test_redirects_are_followed_without_the_password(server: FileServer, tmp_path: Path, local: Path) -> None:

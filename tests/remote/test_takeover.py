@@ -9,7 +9,6 @@ import yaml
 
 from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm.data import MegatronData
-from conceptloader.testing import random_documents, write_dataset
 from tests.megatron.conftest import one_process
 from tests.megatron.stock import adopted, assert_equal_samples, build_stock, dataset_config
 from tests.remote.conftest import Server
@@ -45,11 +44,3 @@ def test_the_samples_are_those_of_megatron(tmp_path: Path, server: Server) -> No
 
     with pytest.raises(ConfigError, match=rf"reads all of {url}/a_text\.bin .*/files/a_text\.bin"):
         MegatronData(path, config, SIZES, micro_batch_size=1)
-
-
-@pytest.fixture
-def places(tmp_path: Path, server: Server) -> dict[str, str]:
-    """A dataset in the store, and on this machine."""
-    near = tmp_path / "up" / "ds"
-    write_dataset(near, random_documents(60, seed=3, mean_length=40), encoding="spans")
-    return {"far": server.upload(near.parent, f"b{uuid.uuid4().hex}") + "/ds", "near": str(near)}

@@ -1,12 +1,8 @@
 """The LRU of open files: what leaves first, what stays, and when a file is closed."""
 
-import gc
 import os
 import signal
 import threading
-
-import numpy as np
-import pytest
 
 from conceptloader.base.forks import renew_in_children
 from conceptloader.storage.handles import Handles, OpenTable
@@ -30,18 +26,6 @@ def fill(table: OpenTable, keys: range) -> dict[int, int]:
             table.put(key, found[key])
     table.handles.shrink()
     return found
-
-
-def test_the_least_recently_used_of_all_tables_leave_first() -> None:
-    handles = Handles(8)
-    rows, paths = OpenTable(np.zeros(9, np.int64), handles), OpenTable({}, handles)
-    fill(rows, range(4))
-    fill(paths, range(4))
-    rows.used[0] = paths.used[1] = handles.begin()  # as a kernel does it, and as Python does
-    fill(rows, range(4, 6))
-    assert (sorted(rows.descriptors), sorted(paths.descriptors)) == ([0, 4, 5], [0, 1, 2, 3])
-    fill(rows, range(6, 9))
-    assert (sorted(rows.descriptors), sorted(paths.descriptors)) == ([0, 4, 5, 6, 7, 8], [1])
 
 
 def test_a_file_is_closed_when_the_reads_that_began_before_it_left_have_ended() -> None:
@@ -88,35 +72,6 @@ def test_an_opening_waits_for_reads_that_keep_twice_the_capacity_open() -> None:
     thread.join(60)
     assert done.is_set()
     assert handles.count <= 2
-
-
-@pytest.mark.parametrize("reading", [False, True])
-def test_a_table_that_is_garbage_closes_its_files(reading: bool) -> None:
-    handles = Handles(8)
-    table = OpenTable({}, handles)
-    files = fill(table, range(3))
-    clock = handles.begin() if reading else 0
-    table.close(0)
-    del table
-    gc.collect()
-    assert [is_open(files[key]) for key in range(3)] == [reading, False, False]
-    handles.end(clock)
-    assert handles.count == 0
-    assert not is_open(files[0])
-
-
-def test_whoever_knows_descriptors_forgets_them_before_they_are_closed() -> None:
-    events: list[tuple[str, bool]] = []
-
-    class Known(OpenTable):
-        def forget(self, key: int) -> None:
-            events.append(("forgotten", is_open(self.descriptors[key][0])))
-
-    table = Known({}, Handles(2))
-    fill(table, range(3))
-    assert events == [("forgotten", True)]
-    table.close(7)  # was never there
-    assert len(events) == 1
 
 
 def test_a_forked_child_waits_for_no_read_of_its_parent() -> None:

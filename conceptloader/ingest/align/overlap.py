@@ -3,10 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.errors import ConfigError
 from conceptloader.format.read.bulk import pairs
 from conceptloader.format.spec.columns import Ints
-from conceptloader.ingest.align.rules import OVERLAPS
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans
 
 
@@ -19,10 +17,6 @@ def resolve(spans: RawSpans, overlap: str, levels: int) -> list[RawSpans]:
 
     Raises: BadRow for an overlap, or one deeper than `levels`.
     """
-    if overlap not in OVERLAPS:
-        raise ConfigError(
-            "overlap", repr(overlap), f"one of {', '.join(OVERLAPS)}", "pass --overlap error, levels or union"
-        )
     spans = spans.take(_order(spans))
     if overlap == "union":
         return [_union(spans)]

@@ -66,21 +66,16 @@ class SpanAlignment:
 
     def check_rules(self) -> None:
         """Raises: ConfigError."""
-        for name, known in (("align", ALIGNS), ("eos_span", EOS_SPANS), ("overlap", OVERLAPS)):
-            if getattr(self, name) not in known:
-                raise ConfigError(
-                    name, repr(getattr(self, name)), f"one of {', '.join(known)}", f"set {name} to one of these"
-                )
-        if self.span_unit not in (None, *SPAN_UNITS):
-            raise ConfigError(
-                "span_unit",
-                repr(self.span_unit),
-                f"one of {', '.join(SPAN_UNITS)}",
-                f"pass --span-unit {SPAN_UNITS[0]}, or another of these",
-            )
+        known = {"align": ALIGNS, "eos_span": EOS_SPANS, "overlap": OVERLAPS, "span_unit": (*SPAN_UNITS, None)}
+        for name, values in known.items():
+            if (value := getattr(self, name)) not in values:
+                rule = f"one of {', '.join(filter(None, values))}"
+                raise ConfigError(name, repr(value), rule, f"set {name} to one of these")
         if self.overlap == "levels" and not 1 <= self.levels <= fmt.MAX_TRACKS:
             raise ConfigError("levels", str(self.levels), f"1 to {fmt.MAX_TRACKS}", "pass --levels in this range")
-        check_fraction(self.max_unaligned_spans)
+        if not 0 <= self.max_unaligned_spans <= 1:
+            fix = "pass --max-unaligned-spans in this range, such as 0.01"
+            raise ConfigError("max_unaligned_spans", str(self.max_unaligned_spans), "a fraction from 0 to 1", fix)
 
     def to_json(self) -> dict[str, Any]:
         """What determines the result, in the words of manifests, where an overlap that is an error is "refuse".
@@ -90,14 +85,3 @@ class SpanAlignment:
         placing = {"version": VERSION, "align": self.align, "eos_span": self.eos_span}
         overlap = "refuse" if self.overlap == "error" else self.overlap
         return {**placing, "overlap": overlap, "levels": self.depth}
-
-
-def check_fraction(value: float) -> None:
-    """Raises: ConfigError if `value` is no `max_unaligned_spans`."""
-    if not 0 <= value <= 1:
-        raise ConfigError(
-            "max_unaligned_spans",
-            str(value),
-            "a fraction from 0 to 1",
-            "pass --max-unaligned-spans in this range, such as 0.01",
-        )

@@ -24,11 +24,6 @@ def _encoded(text: str, codec: str) -> bytes:
     return text.encode(codec)
 
 
-@lru_cache(maxsize=4)
-def _normal(form: Any, text: str) -> str:
-    return unicodedata.normalize(form, text)
-
-
 @dataclass(frozen=True)
 class Unit:
     """plural: in messages and manifests. beyond: the code points from which on a character is one longer.
@@ -66,12 +61,7 @@ _MISTAKES: dict[str, Callable[[str, int, int], str | None]] = {
     "ends that are the last character": lambda text, start, end: _CHARACTER.cut(text, start, end + 1),
     "offsets from 1": lambda text, start, end: _CHARACTER.cut(text, start - 1, end - 1),
     "offsets from 1, with ends that are the last character": lambda text, a, b: _CHARACTER.cut(text, a - 1, b),
-    "lengths instead of ends": lambda text, start, end: _CHARACTER.cut(text, start, start + end),
-    "offsets of the stripped text": lambda text, start, end: _CHARACTER.cut(text.strip(), start, end),
-    "offsets of the text with other line ends": lambda text, a, b: _CHARACTER.cut(text.replace("\r\n", "\n"), a, b),
-    "offsets of the text in NFC": lambda text, a, b: _CHARACTER.cut(_normal("NFC", text), a, b),
-    "offsets of the text in NFD": lambda text, a, b: _CHARACTER.cut(_normal("NFD", text), a, b),
-    "offsets of the text in NFKC": lambda text, a, b: _CHARACTER.cut(_normal("NFKC", text), a, b),
+    "offsets of the text in NFC": lambda text, a, b: _CHARACTER.cut(unicodedata.normalize("NFC", text), a, b),
 }
 """What else offsets are found to be, for messages."""
 

@@ -1,66 +1,52 @@
 """An S3 server of one's own for a test session, and buckets in it."""
 
-import json
-import subprocess
-import sys
-import urllib.request
+import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from conceptloader.storage import reads as io
 from conceptloader.storage.remote import stores
+from tests.remote.files import FileServer
 
 
-@dataclass(frozen=True)
-class Server:
-    """plan, count: see tests.remote.server."""
+class Server(FileServer):
+    """Buckets are folders; signatures are not looked at."""
 
-    endpoint: str
-
-    def plan(self, **faults: float) -> None:
-        self._request("/-/plan", json.dumps(faults).encode(), "POST")
+    def plan(self, unavailable: int = 0, refused: int = 0, short: int = 0, delay: float = 0) -> None:
+        """What the next requests get; counting begins at 0."""
+        self.faults = [503] * unavailable + [403] * refused + ["short"] * short
+        self.delay = delay
+        self.asked.clear()
 
     def count(self) -> int:
-        return int(self._request("/-/count", None, "GET"))
+        """Requests since the last plan."""
+        return len(self.asked)
 
     def upload(self, folder: Path, bucket: str) -> str:
         """The files below a folder as objects of a new bucket. Returns: its URL."""
-        self._request(f"/{bucket}", b"", "PUT")
-        for file in folder.rglob("*"):
-            if file.is_file():
-                self.put(bucket, str(file.relative_to(folder)), file.read_bytes())
+        shutil.copytree(folder, self.folder / bucket)
         return f"s3://{bucket}"
 
     def put(self, bucket: str, name: str, data: bytes) -> None:
-        self._request(f"/{bucket}/{name}", data, "PUT")
-
-    def _request(self, path: str, data: bytes | None, method: str) -> Any:
-        headers = {"Content-Type": "application/octet-stream"}
-        request = urllib.request.Request(self.endpoint + path, data=data, method=method, headers=headers)
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return answer.read()
+        file = self.folder / bucket / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
 
 
 @pytest.fixture(scope="session")
-def running() -> Iterator[Server]:
-    command = [sys.executable, "-m", "tests.remote.server"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:
-        assert process.stdout is not None
-        try:
-            yield Server(f"http://127.0.0.1:{int(process.stdout.readline())}")
-        finally:
-            process.terminate()
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("s3"), dated=True, tagged=True) as started:
+        assert isinstance(started, Server)
+        yield started
 
 
 @pytest.fixture
 def server(running: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
     """The server without faults; the environment leads clients to it, and waiting between attempts is short."""
     for name, value in {
-        "AWS_ENDPOINT_URL": running.endpoint,
+        "AWS_ENDPOINT_URL": running.url,
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_REGION": "us-east-1",

@@ -1,7 +1,10 @@
-"""A server of files by ranges, as it may be found: with redirects, without dates, with whole files now and then."""
+"""A server of files by ranges, as it may be found: with redirects, without dates, with whole files; or as S3 has it."""
 
+import hashlib
 import http.server
+import re
 import threading
+import time
 from base64 import b64encode
 from collections.abc import Callable
 from email.utils import formatdate
@@ -21,11 +24,15 @@ class FileServer(http.server.ThreadingHTTPServer):
         faults: What the next ranges get in place of their bytes: a status; "short" for a body that ends before its
             end; "other" for a range 1 byte before it; "silent" for an answer without its length.
         dated: Answers say when a file was written.
+        tagged: They have an ETag, and faults come to all requests of files.
+        delay: Seconds before each answer.
     """
 
-    def __init__(self, folder: Path, dated: bool = False) -> None:
+    request_queue_size = 128
+
+    def __init__(self, folder: Path, dated: bool = False, tagged: bool = False) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.folder, self.dated = folder, dated
+        self.folder, self.dated, self.tagged, self.delay = folder, dated, tagged, 0.0
         self.asked: list[str] = []
         self.let_in: list[str | None] = []
         self.redirects: dict[str, str] = {}
@@ -52,9 +59,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         server, wanted = self.server, self.headers["Range"]
         server.asked.append(self.path)
         server.let_in.append(self.headers["Authorization"])
+        time.sleep(server.delay)
         target = server.redirects.get(self.path)
         file = server.folder / unquote(self.path.partition("?")[0]).lstrip("/")
-        fault = server.faults.pop(0) if wanted and server.faults else None
+        faulty = bool(wanted) or (server.tagged and self.command == "GET")
+        fault = server.faults.pop(0) if faulty and server.faults else None
         if server.user and server.let_in[-1] != f"Basic {b64encode(server.user.encode()).decode()}":
             fault = 401
         if target or isinstance(fault, int) or not file.is_file():
@@ -69,13 +78,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
         server.ranges += bool(wanted)
         if server.whole(server.ranges):
             wanted = None
-        if wanted:
-            first, last = map(int, wanted.removeprefix("bytes=").split("-"))
-            first, last = first - (fault == "other"), min(last, len(data) - 1)
+        if wanted and (found := re.fullmatch(r"bytes=(\d*)-(\d*)", wanted)):
+            begin, end = found.groups()
+            first = int(begin) - (fault == "other") if begin else max(0, len(data) - int(end))
+            last = min(int(end), last) if begin and end else last
         self.send_response(206 if wanted else 200)
         self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
         if server.dated:
             self.send_header("Last-Modified", formatdate(file.stat().st_mtime_ns % (1 << 31), usegmt=True))
+        if server.tagged:
+            self.send_header("ETag", f'"{hashlib.md5(data).hexdigest()}"')
         if fault != "silent":
             self.send_header("Content-Length", str(last + 1 - first))
         self.end_headers()

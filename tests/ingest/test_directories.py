@@ -38,64 +38,52 @@ def tree(folder: Path, *names: str) -> Path:
     return folder
 
 
-def arrow(path: Path, *found: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = pa.table({"text": [*found]})
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
-        stream.write_table(table, max_chunksize=1)
-    return path
+FOLDERS = """
+a.jsonl b/c.jsonl b/d/e.jsonl =>
+part-00000.jsonl part-00001.jsonl _SUCCESS .part-00000.jsonl.crc =>
+train-00000-of-00002.jsonl train-00001-of-00002.jsonl README.md info.json =>
+x-00001-of-00002.jsonl x-00002-of-00002.jsonl y-00000-of-00001.jsonl =>
+validation/a.jsonl validation/b.jsonl =>
+a.jsonl b.csv => files of another kind
+a.jsonl a.jsonl.gz => several kinds: .jsonl, .jsonl.gz
+train.jsonl dev.jsonl => several splits: dev, train
+train/a.jsonl test/a.jsonl => several splits: test, train
+wiki.train.jsonl wiki.jsonl => several splits: none, train
+a.jsonl _old/b.jsonl => _old/b.jsonl, which is hidden
+a.jsonl .b.jsonl => .b.jsonl, which is hidden
+lang=en/a.jsonl lang=de/a.jsonl => the value of a column
+a.jsonl state.json => state.json: not all
+train/a.jsonl dataset_dict.json => dataset_dict.json: not all
+a.jsonl dataset_info.json => dataset_info.json: not all
+part-0.jsonl _temporary/0/x => _temporary/0/x: not all
+a.jsonl b.jsonl.incomplete => b.jsonl.incomplete: not all
+a.jsonl _delta_log/0.json => the Delta table
+a.jsonl metadata/v1.metadata.json => metadata/v1.metadata.json: not all
+a.jsonl .hoodie/hoodie.properties => .hoodie/hoodie.properties: not all
+snapshots/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa/x.jsonl snapshots/bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb/x.jsonl => not all
+a-00000-of-00003.jsonl a-00002-of-00003.jsonl => the numbers 0, 2 of 3
+a-00000-of-00001-0a.jsonl a-00000-of-00001-0b.jsonl => the numbers 0, 0 of 1
+a-00000-of-00002.jsonl a-00001-of-00002.jsonl a-00000-of-00003.jsonl => of 2 and of 3
+x/a.00000-of-00002.jsonl y/a.00001-of-00002.jsonl => the numbers 0 of 2
+"""  # noqa: E501 - files, and the words in which the folder of them is refused, if it is
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["a.jsonl", "b/c.jsonl", "b/d/e.jsonl"],
-        ["part-00000.jsonl", "part-00001.jsonl", "_SUCCESS", ".part-00000.jsonl.crc"],
-        ["train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl", "README.md", "info.json"],
-        ["x-00001-of-00002.jsonl", "x-00002-of-00002.jsonl", "y-00000-of-00001.jsonl"],
-        ["validation/a.jsonl", "validation/b.jsonl"],
-    ],
-)
-def test_a_folder_is_all_files_of_one_kind(tmp_path: Path, names: list[str], caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("folder", FOLDERS.strip().splitlines())
+def test_a_folder_is_all_files_of_one_kind_or_refused(
+    folder: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files, _, found = folder.partition(" =>")
+    names = files.split()
     tree(tmp_path, *names)
     records = [name for name in names if name.endswith(".jsonl")]
+    if found:
+        with raises(ConfigError, tmp_path, found.strip()) as caught:
+            input_files([tmp_path])
+        assert caught.value.fix
+        assert len(input_files([tmp_path / name for name in records])) == len(records)  # one by one, they are meant
+        return
     assert texts(tmp_path) == sorted(records)
     assert (f"skipped {len(names) - len(records)} files of other kinds" in caplog.text) == (len(names) > len(records))
-
-
-@pytest.mark.parametrize(
-    ("names", "found"),
-    [
-        (["a.jsonl", "b.csv"], "files of another kind"),
-        (["a.jsonl", "a.jsonl.gz"], "several kinds: .jsonl, .jsonl.gz"),
-        (["train.jsonl", "dev.jsonl"], "several splits: dev, train"),
-        (["train/a.jsonl", "test/a.jsonl"], "several splits: test, train"),
-        (["wiki.train.jsonl", "wiki.jsonl"], "several splits: none, train"),
-        (["a.jsonl", "_old/b.jsonl"], "_old/b.jsonl, which is hidden"),
-        (["a.jsonl", ".b.jsonl"], ".b.jsonl, which is hidden"),
-        (["lang=en/a.jsonl", "lang=de/a.jsonl"], "the value of a column"),
-        (["a.jsonl", "state.json"], "state.json: not all"),
-        (["train/a.jsonl", "dataset_dict.json"], "dataset_dict.json: not all"),
-        (["a.jsonl", "dataset_info.json"], "dataset_info.json: not all"),
-        (["part-0.jsonl", "_temporary/0/x"], "_temporary/0/x: not all"),
-        (["a.jsonl", "b.jsonl.incomplete"], "b.jsonl.incomplete: not all"),
-        (["a.jsonl", "_delta_log/0.json"], "the Delta table"),
-        (["a.jsonl", "metadata/v1.metadata.json"], "metadata/v1.metadata.json: not all"),
-        (["a.jsonl", ".hoodie/hoodie.properties"], ".hoodie/hoodie.properties: not all"),
-        ([f"snapshots/{'a' * 40}/x.jsonl", f"snapshots/{'b' * 40}/x.jsonl"], "not all"),
-        (["a-00000-of-00003.jsonl", "a-00002-of-00003.jsonl"], "the numbers 0, 2 of 3"),
-        (["a-00000-of-00001-0a.jsonl", "a-00000-of-00001-0b.jsonl"], "the numbers 0, 0 of 1"),
-        (["a-00000-of-00002.jsonl", "a-00001-of-00002.jsonl", "a-00000-of-00003.jsonl"], "of 2 and of 3"),
-        (["x/a.00000-of-00002.jsonl", "y/a.00001-of-00002.jsonl"], "the numbers 0 of 2"),
-    ],
-)
-def test_a_folder_that_says_otherwise_is_refused(tmp_path: Path, names: list[str], found: str) -> None:
-    tree(tmp_path, *names)
-    with raises(ConfigError, tmp_path, found) as caught:
-        input_files([tmp_path])
-    assert caught.value.fix
-    records = [tmp_path / name for name in names if name.endswith(".jsonl")]
-    assert len(input_files(records)) == len(records)  # named one by one, they are meant
 
 
 def test_a_part_of_a_table_and_a_repository_with_configs_are_refused(tmp_path: Path) -> None:

@@ -23,8 +23,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 SMALL = {"seq_len": 8, "datasets": {"web": {"path": "web", "weight": 0.7}, "code": {"path": "/data/code", "weight": 3}}}
 
-LATER = {"at": 5, "weights": {"web": 1}}
-
 
 def changed(**top):
     return {**SMALL, **top}
@@ -163,81 +161,12 @@ def test_outputs_that_no_framework_takes(outputs):
         load_config(changed(outputs=outputs)).with_seq_len(4)
 
 
-@pytest.mark.parametrize(
-    ("data", "path"),
-    [
-        (changed(seqlen=8), "seqlen"),
-        (changed(outputs={"ignore_index": 0}), "outputs.ignore_index"),
-        (changed(outputs={"ignore_index": -100, "shared_labels": True}), "outputs.ignore_index"),
-        (changed(outputs={"ignore_index": -100, "loss_mask": False}), "outputs.loss_mask"),
-        ({"seed": 1}, "datasets"),
-        ({"datasets": {"web": {}}}, "datasets.web.path"),
-        (5, "configuration"),
-        ({"datasets": {1: {"path": "x"}}}, "datasets"),
-        (changed(seed=1.0), "seed"),
-        (changed(version=2), "version"),
-        (changed(order="random"), "order"),
-        (changed(outputs={"position_ids": True}), "outputs.position_ids"),
-        (web(tracks="concepts"), "datasets.web.tracks"),
-        (web(split=[0, 1, 2]), "datasets.web.split"),
-        (changed(phases={"at": 0}), "phases"),
-        (web(weight=0), "datasets.web.weight"),
-        (web(max_epochs=0), "datasets.web.max_epochs"),
-        (web(split=[0.5, 0.5]), "datasets.web.split"),
-        ({**web(), "split_documents": [0.5, 0.5]}, "split_documents"),
-        (web(path="${}/x"), "datasets.web.path"),
-        (changed(allowed_roots=["/x", "${NO_SUCH_VARIABLE}"]), "allowed_roots[1]"),
-        (changed(seq_len=0), "seq_len"),
-        (changed(block=65537), "block"),
-        (changed(order={"lanes": 8}), "order.lanes"),
-        (changed(temperature=0), "temperature"),
-        (changed(loader={"num_threads": 0}), "loader.num_threads"),
-        (web(path="a\0b"), "datasets.web.path"),
-        ({"datasets": {"a@b": {"path": "x"}}}, "datasets.a@b"),
-        (changed(phases=[{"at": -1, "weights": {"web": 1}}]), "phases[0].at"),
-        (changed(phases=[{"at": 5, "weights": {"wbe": 1}}]), "phases[0].weights.wbe"),
-        (changed(phases=[{"at": 5, "weights": {}}]), "phases[0].weights"),
-        (changed(phases=[{"at": 5, "weights": {"web": 1}}, {"at": 5, "weights": {"web": 1}}]), "phases[1].at"),
-        (changed(phases=[{"at": 0, "weights": {"web": 1}}]), "datasets.web.weight"),
-        (changed(phases=[{**LATER, "ramp": {"shape": "cosine"}}]), "phases[0].ramp.samples"),
-        (changed(phases=[{**LATER, "ramp": {"samples": 9, "shape": "exponential"}}]), "phases[0].ramp.shape"),
-        (
-            {"datasets": {"a": {"path": "a"}}, "phases": [{**LATER, "at": 0, "ramp": {"samples": 9}}]},
-            "phases[0].weights.web",
-        ),
-        (
-            {"datasets": {"web": {"path": "a"}}, "phases": [{**LATER, "at": 0, "ramp": {"samples": 9}}]},
-            "phases[0].ramp",
-        ),
-        (web(weight=None), "datasets.web.weight"),
-        (changed(weights="by_size"), "datasets.web.weight"),
-        (
-            {
-                "datasets": {"a": {"path": "a"}, "b": {"path": "b"}},
-                "phases": [{"at": 9, "weights": {"a": 1, "b": 1}}],
-            },
-            "datasets",
-        ),
-        (
-            {"datasets": {"a": {"path": "a"}}, "weights": "by_size", "phases": [{"at": 0, "weights": {"a": 1}}]},
-            "phases[0].at",
-        ),
-        (changed(order="sequential"), "datasets.web.weight"),
-        ({"datasets": {"a": {"path": "a"}}, "order": "sequential", "skip": [{"at": 1, "count": 1}]}, "skip"),
-        ({"datasets": {"a": {"path": "a"}}, "order": "megatron"}, "order"),
-        (changed(exclude=[{"dataset": "wbe", "tokens": [0, 1]}]), "exclude[0].dataset: wbe"),
-        (changed(outputs={"loss_mask": False, "loss_on_eos": False}), "outputs.loss_mask"),
-        (changed(exclude=[{"dataset": "web"}]), "exclude[0]"),
-        (changed(exclude=[{"dataset": "web", "tokens": [0, 1], "token_file": "x"}]), "exclude[0]"),
-        (changed(exclude=[{"tokens": [0, 1]}]), "exclude[0].dataset"),
-        (changed(exclude=[{"dataset": "web", "tokens": [0, 1], "take": "own"}]), "exclude[0].at"),
-        (changed(exclude=[{"dataset": "web", "ids": ["x"]}]), "exclude[0].at"),
-    ],
-)
-def test_bad_configurations_are_refused_with_the_path_of_the_key(data, path):
+@pytest.mark.parametrize("row", yaml.safe_load((ROOT / "tests/config/refused.yaml").read_text()), ids=str)
+def test_bad_configurations_are_refused_with_the_path_of_the_key(row):
+    data = row["alone"] if "alone" in row else web(**row["web"]) if "web" in row else changed(**row["beside"])
     with pytest.raises(ConfigError) as caught:
         load_config(data)
-    assert caught.value.path == path
+    assert caught.value.path == row["path"]
 
 
 def test_built_in_python_it_is_checked_as_well():

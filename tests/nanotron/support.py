@@ -107,64 +107,24 @@ def config(
     layers: int = 2,
     **checkpoint_options: Any,
 ) -> dict[str, Any]:
-    """A nanotron config: a tiny model, float32, a constant learning rate, no tokenizer."""
+    """A nanotron config: config.yaml beside this file, and what is given."""
+    whole: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("config.yaml").read_text())
+    whole["checkpoints"] |= {"checkpoint_interval": interval, "checkpoints_path": str(checkpoints)}
+    whole["checkpoints"] |= {"resume_checkpoint_path": str(checkpoints) if resume else None, **checkpoint_options}
     one = {"name": "first", "start_training_step": 1, "data": data(dataset, workers)}
-    return {
-        "checkpoints": {
-            "checkpoint_interval": interval,
-            "checkpoints_path": str(checkpoints),
-            "resume_checkpoint_path": str(checkpoints) if resume else None,
-            "save_final_state": False,
-            **checkpoint_options,
-        },
-        "data_stages": list(stages) if stages is not None else [one],
-        "general": {"project": "test", "run": "test", "seed": 42, "ignore_sanity_checks": False},
-        "logging": {"iteration_step_info_interval": 1, "log_level": "info", "log_level_replica": "info"},
-        "model": {
-            "ddp_bucket_cap_mb": 25,
-            "dtype": "float32",
-            "init_method": {"std": 0.05},
-            "make_vocab_size_divisible_by": 8,
-            "model_config": (llama if model == "llama" else qwen2)(seq_len, layers),
-        },
-        "optimizer": {
-            "accumulate_grad_in_fp32": False,
-            "clip_grad": 1.0,
-            "weight_decay": 0.01,
-            "zero_stage": 0,
-            "learning_rate_scheduler": {
-                "learning_rate": 3e-3,
-                "lr_decay_steps": 1000,
-                "lr_decay_style": "linear",
-                "lr_warmup_steps": 0,
-                "lr_warmup_style": "constant",
-                "min_decay_lr": 3e-3,
-            },
-            "optimizer_factory": {
-                "name": "adamW",
-                "adam_beta1": 0.9,
-                "adam_beta2": 0.95,
-                "adam_eps": 1e-8,
-                "torch_adam_is_fused": False,
-            },
-        },
-        "parallelism": {
-            "dp": dp,
-            "pp": pp,
-            "tp": tp,
-            "context_parallel_size": cp,
-            "expert_parallel_size": 1,
-            "pp_engine": "1f1b",
-            "tp_mode": "ALL_REDUCE",
-            "tp_linear_async_communication": False,
-        },
-        "tokens": {
-            "sequence_length": seq_len,
-            "train_steps": steps,
-            "micro_batch_size": micro_batch,
-            "batch_accumulation_per_replica": micro_batches,
-        },
-    }
+    whole["data_stages"] = list(stages) if stages is not None else [one]
+    shape = whole["model"]["model_config"]
+    shape |= {"max_position_embeddings": seq_len, "num_hidden_layers": layers, "vocab_size": VOCABULARY}
+    if model == "qwen2":
+        del shape["is_llama_config"]
+        shape |= {"is_qwen2_config": True, "_attn_implementation": "llama3_ring_attention"}
+        shape |= {"ring_attn_heads_k_stride": 1, "log_attn_probs": False}
+    whole["parallelism"] |= {"dp": dp, "pp": pp, "tp": tp, "context_parallel_size": cp}
+    whole["tokens"] = {
+        "sequence_length": seq_len, "train_steps": steps, "micro_batch_size": micro_batch,
+        "batch_accumulation_per_replica": micro_batches,
+    }  # fmt: skip
+    return whole
 
 
 def wheel_config(checkpoints: Path, **options: Any) -> dict[str, Any]:
@@ -179,31 +139,6 @@ def wheel_config(checkpoints: Path, **options: Any) -> dict[str, Any]:
 def data(dataset: Any, workers: int = 0) -> dict[str, Any]:
     """The `data:` section of a data stage."""
     return {"dataset": dataset, "num_loading_workers": workers, "seed": 42}
-
-
-def llama(seq_len: int, layers: int) -> dict[str, Any]:
-    return {
-        "is_llama_config": True,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "hidden_act": "silu",
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "max_position_embeddings": seq_len,
-        "num_attention_heads": 4,
-        "num_hidden_layers": layers,
-        "num_key_value_heads": 4,
-        "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": False,
-        "vocab_size": VOCABULARY,
-    }
-
-
-def qwen2(seq_len: int, layers: int) -> dict[str, Any]:
-    shared = llama(seq_len, layers)
-    del shared["is_llama_config"]
-    ring = {"_attn_implementation": "llama3_ring_attention", "ring_attn_heads_k_stride": 1, "log_attn_probs": False}
-    return {**shared, "is_qwen2_config": True, **ring}
 
 
 def context(**places: tuple[int, int]) -> Any:

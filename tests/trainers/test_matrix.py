@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from conceptloader.adapters import RunLog
 from tests.ranks.launch import Launch
@@ -37,71 +38,8 @@ BARE: dict[str, dict[str, Any]] = {
 # A trainer of these takes a whole step from the loader at once, and saves between steps.
 WHOLE_STEPS = ("olmo", "torchtitan")
 
-# What is refused, or has to work: options of a launch on one rank (or two, where a run is resumed), and the message.
 ONE: dict[str, Any] = {"ranks": 1, "accumulate": 2}
-MISUSE: dict[str, dict[str, tuple[list[dict[str, Any]], str]]] = {
-    "lightning": {
-        "another batch": ([{**ONE, "options": {"batch": 24}}], r"accumulate_grad_batches=...\): found 2, expected 4"),
-        "a checkpoint without the loader": (
-            [{**ONE, "bare": True, "ahead": True}, ONE],
-            "no whole number of steps|has made 3 steps",
-        ),
-        "another batch within an epoch": (
-            [
-                {"ranks": 1, "accumulate": 6, "options": {"epoch_samples": 144}},
-                {"ranks": 1, "accumulate": 4, "options": {"epoch_samples": 144}},
-            ],
-            "global_batch_size: found 24 at 108 samples, expected a size by which steps end with an epoch",
-        ),
-        "GradientAccumulationScheduler": (
-            [{"ranks": 1, "options": {"scheduled": True}}],
-            "found a GradientAccumulationScheduler, .* steps of one size",
-        ),
-        "import pytorch_lightning": (
-            [{**ONE, "options": {"package": "pytorch_lightning.trainer.trainer"}}],
-            "found a Trainer of pytorch_lightning, expected one of (lightning.pytorch|pytorch_lightning)",
-        ),
-        "a limit within a step": (
-            [{**ONE, "options": {"limit": 5}}],
-            "limit_train_batches: found epochs of 5 micro batches, expected a multiple of the 2 of a step",
-        ),
-        "the number left out": ([{**ONE, "options": {"drop": True}}], "found no 'consumed_samples' in it any more"),
-    },
-    "transformers": {
-        "another batch": ([{}, {"accumulate": 2}], "found 24 samples a step, expected what the run began with"),
-        "dispatch_batches": (
-            [{**ONE, "options": {"accelerator_config": {"dispatch_batches": True}}}],
-            "each rank reads its own batches",
-        ),
-        "a DataLoader": (
-            [{**ONE, "options": {"wrapped": True}}],
-            "found a DataLoader, expected a conceptloader.Sample",
-        ),
-        "a checkpoint without the loader": (
-            [{**ONE, "bare": True}, ONE],
-            "has made 3 steps, but this loader stands at 0 samples",
-        ),
-    },
-    "accelerate": {
-        "another batch": ([{**ONE, "options": {"global_batch_size": 24}}], "found 2, expected 4"),
-        "no accumulate": ([{**ONE, "options": {"plain": True}}], "Put `with accelerator.accumulate"),
-        "skip_first_batches": ([{**ONE, "options": {"skip": True}}], "omit skip_first_batches"),
-        "a DataLoader": ([{**ONE, "options": {"wrapped": True}}], "iterate over the Loader directly"),
-    },
-    "torchtitan": {
-        "a checkpoint without the loader": ([{**ONE, "bare": True}, ONE], "Missing key in checkpoint state_dict"),
-    },
-    "olmo": {
-        "another batch": ([{**ONE, "options": {"tokens": 100}}], "found 100 tokens, expected a multiple of seq_len")
-    },
-}
-
-for _trainer in MISUSE:
-    MISUSE[_trainer]["rank 1 with another weight"] = (
-        [{"other": "other.yaml"}],
-        r"  configuration\.datasets\.data\.weight: rank\(s\) 0: nothing; rank\(s\) 1: 2",
-    )
-    MISUSE[_trainer]["another seed"] = ([ONE, {**ONE, "config": "seed.yaml"}], r"seed: saved 1234, now 6(.|\n)*seed\"")
+MISUSE: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("misuse.yaml").read_text())
 
 # Launches whose losses and parameters are compared with those of a loop by hand.
 VALUES: dict[str, list[dict[str, Any]]] = {
@@ -111,6 +49,10 @@ VALUES: dict[str, list[dict[str, Any]]] = {
 VALUED = ("lightning", "transformers", "accelerate")
 _TABLES: dict[str, Any] = {"micro": 4, "accumulate": 2, "steps": 3, "options": {"tables": True}}
 TABLES = {"windows": [_TABLES], "packs": [_TABLES, {**_TABLES, "ranks": 1, "accumulate": 4, "steps": 5}]}
+
+
+def misuse(trainer: str) -> dict[str, Any]:
+    return {**MISUSE["every"], **MISUSE[trainer]}
 
 
 class Runs:
@@ -136,7 +78,8 @@ class Runs:
         self.output = run(f"run_{name}", [chain for chains in every for chain in chains.values()])
 
     def make_more(self, trainer: str, made: Callable[[str, list[dict[str, Any]]], list[Launch]], folder: Path) -> None:
-        self.misuse = {name: made(f"misuse{k}", specs) for k, (name, (specs, _)) in enumerate(MISUSE[trainer].items())}
+        for k, (name, case) in enumerate(misuse(trainer).items()):
+            self.misuse[name] = made(f"misuse{k}", [{**ONE, **one} for one in case["launches"]])
         self.more = {name: made(name, specs) for name, specs in more(trainer).items()}
         bare = {"bare": True, **BARE.get(trainer, {})}
         self.bare = made("bare", [bare, bare] if trainer in BARE else [])
@@ -233,7 +176,7 @@ def test_without_the_adapter_it_is_seen(runs: Runs) -> None:
 
 def test_misuse_is_refused_with_what_to_do(runs: Runs) -> None:
     for name, made in runs.misuse.items():
-        said, message = errors(made), MISUSE[runs.trainer][name][1]
+        said, message = errors(made), misuse(runs.trainer)[name]["says"]
         assert said, f"{name}: nothing was refused"
         assert re.search(message, said[-1]), f"{name}: {said[-1]}"
 

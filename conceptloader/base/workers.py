@@ -21,19 +21,16 @@ def run_tasks(
     workers: int,
     on_news: Callable[[int, Any], None],
     on_end: Callable[[int, Any, Exception | None], None],
-    before: Callable[[], object] = lambda: None,
 ) -> None:
     """`task(argument, report)` for each argument, on `workers` spawned processes; with one worker, in this process.
 
     on_news(i, news) is called for what task i reports, on_end(i, result, error) when it has returned or raised a
-    ConceptloaderError; the others continue. Any other exception of a task ends the whole run. before() is called before
-    the first task begins, while the processes start.
+    ConceptloaderError; the others continue. Any other exception of a task ends the whole run.
 
     A worker whose parent is gone ends at its next report. On an exception here, Ctrl-C included, all workers are
     killed. Raises: ConceptloaderError if a worker dies.
     """
     if workers <= 1 or len(arguments) <= 1:
-        before()
         for i, argument in enumerate(arguments):
             try:
                 result = task(argument, partial(on_news, i))
@@ -46,7 +43,6 @@ def run_tasks(
     running: dict[Connection, tuple[Any, int]] = {}
     waiting = iter(range(len(arguments)))
     processes: list[Any] = []
-    started: list[Connection] = []
     try:
         for _ in range(min(workers, len(arguments))):
             ours, theirs = context.Pipe()
@@ -54,9 +50,6 @@ def run_tasks(
             process.start()
             theirs.close()
             processes.append(process)
-            started.append(ours)
-        before()
-        for ours, process in zip(started, processes, strict=True):
             _next(ours, process, waiting, arguments, running)
         while running:
             for ready in wait(list(running)):

@@ -9,8 +9,9 @@ from conceptloader.cli import building as building
 from conceptloader.cli.output import Output
 from conceptloader.cli.recipe import add_recipe
 from conceptloader.errors import ConfigError
-from conceptloader.ingest.build.builder import build_dataset, estimate
+from conceptloader.ingest.build.builder import build_dataset
 from conceptloader.ingest.build.options import Options
+from conceptloader.ingest.build.trial import estimate
 from conceptloader.ingest.records.inputs import find_sources
 
 DESCRIPTION = """\
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     building.add_workers(add)
     add_options(parser, Options)
     building.add_bad_records(add)
-    meaning = "say what there will be, by some of the rows"
+    meaning = "say what there will be, by the first rows"
     add("--dry-run", action="store_true", help=meaning)
     add_recipe(parser)
 

@@ -26,10 +26,8 @@ from conceptloader.format.write.finalize import finalize
 from conceptloader.ingest.build.complete import Summary, describe_complete
 from conceptloader.ingest.build.ids import count_ids
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
-from conceptloader.ingest.build.room import Room, is_ample, room_of
 from conceptloader.ingest.build.shard import IngestOptions, Progress, ShardJob, write_shard
 from conceptloader.ingest.build.spelled import check_rule, read_spelled
-from conceptloader.ingest.build.trial import try_rows, whole
 from conceptloader.ingest.build.unaligned import check_losses
 from conceptloader.ingest.records.batch import BadRecord
 from conceptloader.ingest.records.columns import METADATA_TRACK
@@ -41,7 +39,6 @@ from conceptloader.storage.lock import build_lock
 
 log = logging.getLogger(__name__)
 
-LONG_BYTES = 1 << 28  # of input, for which some rows are tried before all are read
 _TELLING = 10_000  # spans after which a part that is lost means something
 
 
@@ -123,18 +120,6 @@ def build_dataset(
             summary.documents, summary.tokens = manifest.num_documents, manifest.num_tokens
     summary.seconds = time.monotonic() - began
     return summary
-
-
-def estimate(
-    sources: Sequence[Source], out: str | os.PathLike[str], options: IngestOptions, skip_bad: bool
-) -> tuple[Room, Progress]:
-    """What `build_dataset` will need, by some of the rows, and what was found in these; `out` is not written to.
-
-    Raises: ConfigError, InputError, as it does for the rows that are tried.
-    """
-    trial = try_rows(ShardJob(sources=sources, options=options, skip_bad=skip_bad), format_options(options))
-    total = sum(piece_bytes(source, whole(sources, number)) for number, source in enumerate(sources))
-    return room_of(os.path.abspath(out), trial, total), trial.done
 
 
 def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan, alone: bool) -> Build:
@@ -269,20 +254,8 @@ def _write_shards(
     jobs = [replace(job, directory=build.path, shard=shard) for shard in missing]
     sizes = [sum(piece_bytes(sources[piece.source], piece) for piece in shard) for shard in plan]
     errors: list[ConceptloaderError] = []
-    update: Watch | None = None
+    update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
     done, told, bad = Progress(), set[str](), 0
-
-    def before() -> None:
-        nonlocal update
-        if len(missing) == build.num_shards and (sum(sizes) > LONG_BYTES or not is_ample(build.path, sum(sizes))):
-            try:
-                trial = try_rows(job, build.options)
-                room_of(build.path, trial, sum(sizes)).check()
-            except BadRecord as error:
-                remedy = "run again with --bad-records FILE to leave such records out, or fix the input"
-                fix = "; ".join(part for part in (error.fix, f"no shard was begun: {remedy}") if part)
-                raise InputError(error.path, error.found, error.expected, fix) from error
-        update = watch(sum(sizes), sum(sizes) - sum(sizes[shard] for shard in missing)) if watch else None
 
     def on_news(_: int, progress: Progress) -> None:
         nonlocal bad
@@ -309,7 +282,7 @@ def _write_shards(
                 log.error("shard %s: %s", build.shard_name(missing[i]), error)
             errors.append(error)
 
-    run_tasks(write_shard, jobs, workers, on_news, on_end, before)
+    run_tasks(write_shard, jobs, workers, on_news, on_end)
     if not errors:
         return done, bad
     others = f" (and errors in {counted(len(errors) - 1, 'other shard')})" if errors[1:] else ""

@@ -19,14 +19,14 @@ _SQL = re.compile(r"[\s(]*(select|from|with|values)\b", re.IGNORECASE)
 USAGE = "[CONFIG] SQL --steps A:B [options]"
 DESCRIPTION = """\
 Ask in SQL (DuckDB) what steps consist of, past or future, and how much of the data was seen in them. Tables: samples,
-parts (documents in samples), documents, spans, datasets. Columns and examples: docs/queries.md.
+parts (documents in samples), documents, spans, losses (of samples), datasets. Columns and examples: docs/queries.md.
 
   conceptloader query "from datasets" --run-log checkpoints --steps 0:20000
   conceptloader query "select id, first_step from documents where seen > 0 and id like 'page-%'"
     --run-log checkpoints --steps 0:20000 --parquet seen.parquet
   conceptloader query run.yaml "select name, sum(seen) from spans group by all order by 2 desc" --samples 1000000
 
---table losses=losses.parquet adds a table of a Parquet file. A query can read nothing else.
+--table domains=domains.parquet adds a table of a Parquet file. A query can read nothing else.
 """
 
 

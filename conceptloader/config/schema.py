@@ -128,6 +128,13 @@ class ConceptOptions(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class MetricsConfig(Section):
+    """Metrics, as with `metrics: true`. losses: those of each sample are written next to the run log, too."""
+
+    losses: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LoaderConfig(Section):
     """num_threads read, prefetch_batches micro batches are read ahead.
 
@@ -180,7 +187,7 @@ class Config(Section):
         outputs: Tensors of a batch.
         tracks: Tracks of a batch, by name.
         loader: Threads, prefetching, time-outs.
-        metrics: Of each step go to the trainer's loggers.
+        metrics: Of each step go to the trainer's loggers, and losses of samples next to the run log.
 
     Raises:
         ConfigError: A value breaks a rule; the error names the key.
@@ -218,7 +225,7 @@ class Config(Section):
     outputs: Outputs = dataclasses.field(default_factory=Outputs)
     tracks: dict[str, ConceptOptions] = dataclasses.field(default_factory=dict)
     loader: LoaderConfig = dataclasses.field(default_factory=LoaderConfig)
-    metrics: bool = False
+    metrics: bool | MetricsConfig = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -230,6 +237,10 @@ class Config(Section):
         self._check_unblended()
         self._check_weights()
         self._check_exclude()
+        if self.writes_losses and not self.outputs.sample_index:
+            raise ConfigError(
+                "outputs.sample_index", "false with metrics.losses", "true, for losses of samples", "omit it"
+            )
         for key in self._sections():
             add_on(key).check(self)
 
@@ -242,6 +253,11 @@ class Config(Section):
     def taken_over(self) -> str | None:
         """The --data-cache-path of the Megatron run whose samples these are, if they are those of one."""
         return self.order.megatron if isinstance(self.order, MegatronOrder) else None
+
+    @property
+    def writes_losses(self) -> bool:
+        """Whether losses of samples are written next to the run log."""
+        return isinstance(self.metrics, MetricsConfig) and self.metrics.losses
 
     @property
     def separates_documents(self) -> bool:

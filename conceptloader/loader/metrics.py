@@ -1,6 +1,7 @@
 """Data metrics of a run, step by step: to the trainer's loggers, or to a callback.
 
 metrics: true                                               # in the configuration: those loggers
+metrics: {losses: true}                                     # and losses of samples, see run/losses.py
 cl.metrics.on_step(lambda metrics: writer.log(metrics.flat()))      # before the loop, in any trainer
 """
 
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from conceptloader.errors import ConfigError
 from conceptloader.loader.batch.measure import bytes_read
 from conceptloader.run.observer import OBSERVERS, Track
 from conceptloader.run.training import TrainingRun
@@ -108,6 +110,14 @@ class Meter:
 
     def begins(self, consumed: int, track: Track) -> bool:
         """True where somebody is to be called: callbacks, and with `metrics: true` the trainer's loggers or the log."""
+        if self._run.blend.config.writes_losses and self._run.directory is None:
+            raise ConfigError(
+                "metrics.losses",
+                "no run log, next to which losses are written",
+                "the folder of the checkpoints",
+                "pass the adapter's run_log (Megatron-LM: --save), or call loader.log_start(folder, step) before the "
+                "first batch",
+            )
         own = _to_log if track is None else lambda metrics: track(metrics.step, metrics.flat())
         wanted = self._run.blend.config.metrics and (track is not None or not self._run.dp_rank)
         self._own: list[Callback] = [own] if wanted else []

@@ -18,11 +18,10 @@ from conceptloader.kernels.arrays import Outputs
 
 logger = logging.getLogger(__name__)
 
-Part = Literal["weights", "losses", "observers", "batches", "threads", "pin_memory", "balance"]
+Part = Literal["weights", "losses", "observers", "threads", "pin_memory", "balance"]
 """weights: they may change while it reads. losses: those of each step reach the run. observers: they are told of each
-micro batch. batches: they see it whole, and the launch is logged before the first one. threads: it reads in threads of
-its own, with the options of `loader` for these. pin_memory: its batches are tensors that it makes. balance: its ranks
-read what `TrainingRun.deal` gives them.
+micro batch. threads: it reads in threads of its own, with the options of `loader` for these. pin_memory: its batches
+are tensors that it makes. balance: its ranks read what `TrainingRun.deal` gives them.
 """
 _OF_THREADS = ("num_threads", "prefetch_batches", "prefetch_bytes", "warn_after_s", "timeout_s")
 _OF_LOADER: dict[str, Part] = {**dict.fromkeys(_OF_THREADS, "threads"), "pin_memory": "pin_memory"}
@@ -68,6 +67,8 @@ class Entry:
         for key in ADD_ONS:
             if attrgetter(key)(config):
                 self.need(key, *add_on(key).NEEDS)
+        if config.writes_losses:
+            self.need("metrics.losses", "losses", "which is given no losses")
         for name, part in _OF_LOADER.items():
             given = getattr(config.loader, name) != getattr(LoaderConfig, name)
             if given and part not in self.carries and os.environ.get("RANK", "0") == "0":

@@ -11,6 +11,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from conceptloader.base.checks import as_count, as_names
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import plain
@@ -28,6 +31,7 @@ from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.run.entry import Entry
+from conceptloader.run.losses import LossFile
 from conceptloader.run.observer import OBSERVERS, Observer, Track
 from conceptloader.run.ranks import Alone, Ranks, together
 from conceptloader.run.weights import Mixing, next_border, open_mixing, with_weights
@@ -114,6 +118,7 @@ class TrainingRun:
         self.data_stage: str | None = None
         self.count_start, self.fresh = 0, True
         self.log: RunLog | None = None  # of the rank that writes it, once it does
+        self.losses: LossFile | None = None  # with `metrics: {losses: true}`, once a launch is logged
         self._log_left = False  # a launch is logged at a position that has been left since
         self.followers: list[Callable[[Mixture, int], None]] = []
         self._observers: dict[Any, Observer] = {}  # by what made them
@@ -142,7 +147,7 @@ class TrainingRun:
     def __getstate__(self) -> dict[str, Any]:
         """A copy stands at what is trained; nobody follows or observes it, and it writes no log."""
         here: dict[str, Any] = {"yielded": self.trained, "coming": self.trained, "_observers": {}}
-        return {**self.__dict__, **here, "followers": [], "log": None, "directory": None}
+        return {**self.__dict__, **here, "followers": [], "log": None, "losses": None, "directory": None}
 
     # Checks at launch
 
@@ -337,12 +342,13 @@ class TrainingRun:
         self.check_reads(consumed)
         self.coming = consumed
         late = consumed - self._observed
-        if self.mixing is not None and late > _UNOBSERVED * self.plan.schedule.batch_size(self._observed):
+        key = "metrics.losses" if self.mixing is None else f"mixing.{self.mixing.kind}"
+        if self.observes and late > _UNOBSERVED * self.plan.schedule.batch_size(self._observed):
             raise ConfigError(
-                f"mixing.{self.mixing.kind}",
-                f"{late} samples yielded without a call of observe",
+                key,
+                f"{late} samples yielded without a call of observe_step",
                 "losses after each step",
-                f"call loader.observe(losses) after each step, or remove `mixing`: {PAGES}/mixing.md",
+                f"call loader.observe_step() after each step, or remove {key}: {PAGES}/losses.md",
             )
 
     def yielded_to(self, consumed: int) -> None:
@@ -481,7 +487,7 @@ class TrainingRun:
         self._stand(consumed, begun, saved.count("step", where, None))
         self.blend, self.mixing, self.count_start, self.fresh, self._missing = blend, mixing, count_start, True, None
         if self.directory is not None and not logged:
-            self.log, self.directory, self._log_left = None, None, True
+            self.log, self.losses, self.directory, self._log_left = None, None, None, True
         self._observers.clear()
         return reader
 
@@ -501,8 +507,18 @@ class TrainingRun:
 
     @property
     def learns(self) -> bool:
-        """Whether `observe` is to be given losses."""
+        """Whether weights follow losses."""
         return self.mixing is not None and self.mixing.learns
+
+    @property
+    def takes_losses(self) -> bool:
+        """Whether `observe` is to be given losses."""
+        return self.learns or self.blend.config.writes_losses
+
+    @property
+    def observes(self) -> bool:
+        """Whether `observe` is to be called after each step."""
+        return self.mixing is not None or self.blend.config.writes_losses
 
     @property
     def edge(self) -> int:
@@ -578,8 +594,29 @@ class TrainingRun:
             blend.order.check_run(self.end)
         return blend
 
-    def observe(self, losses: Mapping[str, float] | None = None, ranks: Ranks | None = None) -> None:
+    def observe(
+        self,
+        losses: Mapping[str, float] | None = None,
+        ranks: Ranks | None = None,
+        samples: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
+    ) -> None:
         """Give the section `mixing` the losses of a step; it may set weights. See BaseLoader.observe."""
+        if self.blend.config.writes_losses:
+            if samples is None or self.losses is None:
+                raise ConfigError(
+                    "metrics.losses",
+                    "a step without losses of samples, or before its launch was logged",
+                    "those of each step",
+                    "call log_start before the first one, loader.losses.add(losses, batch) and loader.observe_step()",
+                )
+            if self.mixing is None and self.coming <= self._observed:
+                raise _second_call()
+            numbers, *sums = map(np.asarray, samples)
+            new = numbers >= self._observed  # what fills a last batch has been trained before
+            self.losses.write(numbers[new], *(one[new] for one in sums))
+            if self.mixing is None:
+                self._step_observed()
+                return
         due = self.mixing is not None and self.mixing.due
         ranks = ranks if due and ranks is not None else Alone()
         heard = self.mixing.hear(losses, ranks) if self.mixing is not None and due else None
@@ -593,12 +630,7 @@ class TrainingRun:
                     "add mixing: {odm: {}} to the configuration",
                 )
             if self.coming <= self._observed:
-                raise ConfigError(
-                    "observe",
-                    "a second call in one step",
-                    "one call, after the last micro batch",
-                    "call observe once in each step",
-                )
+                raise _second_call()
             mixing = copy.deepcopy(self.mixing)  # it has learned nothing where ranks then differ
             return mixing, mixing.decide(self.blend, heard)
 
@@ -608,12 +640,15 @@ class TrainingRun:
 
         mixing, weights = together(ranks, "observe", decide, facts)
         self.mixing = mixing
-        schedule, begun = self.plan.schedule, self._observed
-        resized = begun < schedule.consumed  # after this step
-        self._observed = schedule.consumed if resized else schedule.range_of(schedule.step_of(begun))[1]
+        self._step_observed()
         if weights is not None:  # compared already
             made_of = heard if mixing.learns else None
             mixing.apply(weights, lambda one: self.set_weights(one, why=mixing.kind, losses=made_of))
+
+    def _step_observed(self) -> None:
+        schedule, begun = self.plan.schedule, self._observed
+        resized = begun < schedule.consumed  # after this step
+        self._observed = schedule.consumed if resized else schedule.range_of(schedule.step_of(begun))[1]
 
     # Run log
 
@@ -626,9 +661,11 @@ class TrainingRun:
         self.write_start()
 
     def write_start(self) -> None:
-        """Log the present position as a launch of the run, where there is a log."""
+        """Log the present position as a launch of the run, where there is a log; losses go to a file of their own."""
         if self.log is not None:
             self.log.append(*self.launch(), self.blend.config.to_dict())
+        if self.directory is not None and self.blend.config.writes_losses:
+            self.losses = LossFile(self.directory, self.launch()[0])
 
     def launch(self) -> tuple[RunStart, OrderSpec]:
         """What the run log keeps of a launch here: its steps and its order."""
@@ -661,3 +698,9 @@ class TrainingRun:
                     "%d ranks: the run will stop there; change the schedule, or resume at other sizes before",
                     size, first, self.partition.micro_batch_size, self.partition.dp_size,
                 )  # fmt: skip
+
+
+def _second_call() -> ConfigError:
+    return ConfigError(
+        "observe", "a second call in one step", "one call, after the last micro batch", "call observe once in each step"
+    )

@@ -80,7 +80,7 @@ def open_run(
         assert given is not None
         return Run(blend=open_blend(given), history=runs.history)
     past = _Past(runs, given)
-    run = past.run()
+    run = replace(past.run(), log=runs)
     past.warn_of_changes(run.blend.spec, last)
     return run
 

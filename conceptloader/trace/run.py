@@ -15,7 +15,7 @@ from conceptloader.loader.batch.open import open_reader
 from conceptloader.order.balance import Costs
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Place
-from conceptloader.order.progress.runlog import EARLIER, History
+from conceptloader.order.progress.runlog import EARLIER, History, RunLog
 from conceptloader.order.segments import Segment
 from conceptloader.trace.ranges import Member
 
@@ -45,6 +45,7 @@ class Run:
         first: The first sample that `blend` answers for; what was before is not known if there are no parts.
         stop: The one after the last.
         parts: All eras, if there are several.
+        log: The run log of what was trained.
     """
 
     blend: Blend
@@ -52,6 +53,7 @@ class Run:
     first: int = 0
     stop: int = EVERY
     parts: tuple[Era, ...] = ()
+    log: RunLog | None = None
 
     def __post_init__(self) -> None:
         if self.history is not None:

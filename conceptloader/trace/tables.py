@@ -10,6 +10,7 @@ from conceptloader.config.mask import NEVER
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.bulk import Pieces, documents_of
 from conceptloader.format.spec.columns import Ints
+from conceptloader.run.losses import ROW, read_losses
 from conceptloader.trace import documents as data
 from conceptloader.trace.ranges import Member, by_value, ranges_by_shard, ranges_of
 from conceptloader.trace.run import Run
@@ -20,7 +21,7 @@ _SAMPLES = 1 << 17
 _PLACES = "step", "rank", "micro_batch", "row"
 _SUMS = "samples", "seen", "size"
 _FIRST = "first_sample", "first_step"
-_OURS = "samples", "parts", "documents", "spans", "datasets", "ids"
+_OURS = "samples", "parts", "documents", "spans", "datasets", "ids", "losses"
 
 
 def query(
@@ -35,7 +36,7 @@ def query(
 
     Args:
         run: The run, see `open_run`.
-        text: SQL of DuckDB over `samples`, `parts`, `documents`, `spans` and `datasets`.
+        text: SQL of DuckDB over `samples`, `parts`, `documents`, `spans`, `losses` and `datasets`.
         steps: Only these, [first, stop), past or future ones.
         samples: For a run whose steps are not known: only so many samples.
         tables: Further Arrow tables, by name.
@@ -76,6 +77,7 @@ class _Tables:
         parts |= dict.fromkeys(("start", "stop", "inputs", "source_document"), number) | lists
         having = {name: data.document_types(one) for name, one in self._seen.datasets.items() if one.num_documents}
         documents = {"dataset": text, "document": number, **self._merged(having), **dict.fromkeys(_SUMS, number)}
+        sums = dict.fromkeys(("loss", "tokens"), self._arrow.float64())
         spans = {"dataset": text, "track": text, "concept": number, "name": text}
         spans |= dict.fromkeys(("start", "stop", "seen"), number)
         datasets = {
@@ -90,6 +92,7 @@ class _Tables:
             "parts": Relation(parts, lambda names: self._samples(names, self._parts)),
             "documents": Relation({**documents, **dict.fromkeys(_FIRST, number)}, self._documents),
             "spans": Relation(spans, self._spans),
+            "losses": Relation({**dict.fromkeys(("step", "rank", "sample"), number), **sums}, lambda _: self._losses()),
             "datasets": Relation(datasets, lambda _: map(self._dataset, self._seen.datasets)),
         }
 
@@ -171,6 +174,15 @@ class _Tables:
                 yield {**found, "dataset": [name] * len(start)}
             if rest.any():  # what belongs to no document, such as samples that read nothing
                 yield {"dataset": [name], **dict(zip(_SUMS, rest[:, None], strict=True))}
+
+    def _losses(self) -> Iterator[data.Columns]:
+        for low, high, plan, _ in self._seen.ranges:
+            if self._run.log is None or plan is None:
+                raise ConfigError("losses", "no steps of a run log", "those of a run", "pass --run-log and --steps A:B")
+            launch = self._run.steps.launch(plan.schedule.step_of(low))
+            rows = read_losses(self._run.log, launch, low, high)
+            places = plan.places(rows["sample"].astype(np.uint64))
+            yield {**{name: rows[name] for name in ROW.names or ()}, "step": places.step, "rank": places.dp_rank}
 
     def _spans(self, names: Collection[str]) -> Iterator[data.Columns]:
         for name, dataset in self._seen.datasets.items():

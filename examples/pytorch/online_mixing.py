@@ -29,16 +29,15 @@ if os.path.exists("checkpoint.pt"):
 loader.log_start(".", step)
 
 trained = open(f"trained.{rank}.jsonl", "a", buffering=1)  # noqa: SIM115 - for the test
-losses = cl.DatasetLosses(loader.blend.config.names)
 for batch in loader:
     every = cross_entropy(parallel(batch["input_ids"]).transpose(1, 2), batch["labels"], reduction="none")
-    losses.add(batch["dataset_id"], every, batch["loss_mask"])
+    loader.losses.add(every, batch)
     cl.token_mean(every, batch).backward()
     optimizer.step()
     optimizer.zero_grad()
     print(json.dumps([step, batch["sample_index"].tolist(), batch["dataset_id"].tolist()]), file=trained)
     step += 1
-    loader.observe(losses.finish())  # over all ranks; sets weights, before the state is saved
+    loader.observe_step()  # over all ranks; sets weights, before the state is saved
     if step % SAVE == 0 and rank == 0:
         torch.save({"model": model.state_dict(), "loader": loader.state_dict(), "step": step}, "checkpoint.tmp")
         os.replace("checkpoint.tmp", "checkpoint.pt")

@@ -34,8 +34,7 @@ class LightningLoader(TrainedLoader):
     is 0, so that `fit` does nothing.
     """
 
-    # Lightning takes a batch before it tells where the run is, so that no batch log could begin in time.
-    entry = replace(TrainedLoader.entry, name="Lightning", carries=TrainedLoader.entry.carries - {"batches"})
+    entry = replace(TrainedLoader.entry, name="Lightning")
     loggers: Sequence[Any] = ()  # of the Trainer
     before = 0  # micro batches that Lightning does not count
 
@@ -161,6 +160,7 @@ class ConceptDataModule(pl.LightningDataModule):
             before.close()
         if saved is not None:
             self.loader.load_state_dict(saved)
+        self.loader.run.directory = self.run_log  # where the launch is logged once Lightning has taken a batch
         if self.loader.has_ended:
             self.loader.before = len(self.loader)
         elif not in_epoch and self.loader.run.epoch_samples is None:  # what is left is an epoch of its own
@@ -172,7 +172,7 @@ class ConceptDataModule(pl.LightningDataModule):
 
     @property
     def losses(self) -> DatasetLosses:
-        """To which training_step adds the losses of its batch, for `mixing` in the configuration."""
+        """To which training_step adds those of its batch: `losses.add(losses, batch)`, for `mixing` and `metrics`."""
         if self.loader is None:
             raise ConfigError(
                 "ConceptDataModule",
@@ -198,7 +198,7 @@ class Acknowledge(pl.Callback):
     """Tells the loader which steps are done, and the checkpoint. ConceptDataModule brings it along."""
 
     def __init__(self, data: ConceptDataModule) -> None:
-        self._data = data
+        self._data, self._logged = data, None  # type: tuple[ConceptDataModule, LightningLoader | None]
 
     @property
     def _loader(self) -> LightningLoader:
@@ -227,8 +227,7 @@ class Acknowledge(pl.Callback):
         if progress.total.ready:
             self._convert(progress)
         self._check_end(trainer)
-        if self._data.run_log is not None:
-            loader.log_start(self._data.run_log, loader.steps or 0)
+        self._log_start(loader)
         # Without a length Lightning stays one batch ahead, which weights that are set after a step would miss.
         # From here on it takes this one from its iterator (which iter() would begin again), as all that follow.
         fetcher = trainer.fit_loop._data_fetcher
@@ -238,6 +237,12 @@ class Acknowledge(pl.Callback):
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """With reload_dataloaders_every_n_epochs this is another loader."""
         self._loader.check_step(steps_made(trainer))
+        self._log_start(self._loader)
+
+    def _log_start(self, loader: LightningLoader) -> None:
+        if self._data.run_log is not None and self._logged is not loader:
+            self._logged = loader
+            loader.log_start(self._data.run_log, loader.steps or 0)
 
     def _check_end(self, trainer: Any) -> None:
         """Compare the end of the data with what the Trainer was told of its own."""

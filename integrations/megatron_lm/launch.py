@@ -17,6 +17,7 @@ from megatron.core import parallel_state
 from megatron.core.datasets.gpt_dataset import GPTDataset, MockGPTDataset
 
 from conceptloader.base.patching import Patch
+from conceptloader.base.version import PAGES
 from conceptloader.errors import ConfigError
 from conceptloader.loader.torch.agreement import GroupRanks
 from conceptloader.loader.torch.losses import DatasetLosses
@@ -54,7 +55,7 @@ class Run:
     args: Namespace | None = None
     opened: dict[str, MegatronData] = dataclasses.field(default_factory=dict)
     mock: bool = False
-    losses: DatasetLosses | None = None  # of the step, with a mixing
+    losses: DatasetLosses | None = None  # of the step, where the configuration asks for them
     observers: Sequence[Observer] = ()
     reader: SplitIterator | None = None
     taken: int = 0
@@ -139,10 +140,11 @@ class Run:
                 run.blend.look_ahead(run.trained)
         self.note(data, args, plan)
         self.reader = None
-        if run is not None and (run.blend.config.metrics or run.mixing is not None):
+        if run is not None and (run.blend.config.metrics or run.observes):
             MEGATRON.apply([dataclasses.replace(TRAINING_LOG, by=self.after_step)])
-        if run is not None and run.mixing is not None:
+        if run is not None and run.observes:
             self.losses = DatasetLosses(list(data.train.datasets))  # on all ranks, also those that compute none
+            self.losses.samples = [] if run.blend.config.writes_losses else None
         self.taken, self.group = plan.schedule.consumed, plan.partition.group
         self.observers = [] if run is None else run.watched(self.taken, trackers.track)
 
@@ -203,7 +205,15 @@ class Run:
         data, given = self.data, self.args
         if data is not None and data.run is not None and self.losses is not None and given is not None:
             data.run.yielded_to(data.count_start + given.consumed_train_samples)
-            data.run.observe(self.losses.of_step(data.run, device()), GroupRanks())
+            last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
+            if self.losses.samples == [] and last and not parallel_state.get_tensor_model_parallel_rank():
+                raise ConfigError(
+                    "metrics.losses",
+                    "no losses",
+                    "those of each micro batch",
+                    f"call megatron_lm.add_losses in loss_func: {PAGES}/losses.md",
+                )
+            self.losses.end_step(data.run, GroupRanks(), device())
         return trackers.training_log(stock, *args, **kwargs)
 
 
@@ -370,13 +380,14 @@ def set_weights(weights: Mapping[str, float], at: int | None = None, *, why: str
     return _run.set_weights(weights, at, args, why)
 
 
-def add_losses(dataset_id: torch.Tensor, losses: torch.Tensor, weights: torch.Tensor | None = None) -> None:
-    """Add the losses of a micro batch, for `mixing` in the configuration: in loss_func, wherever Megatron calls it.
+def add_losses(losses: torch.Tensor, batch: Mapping[str, Any]) -> None:
+    """Add the losses of a micro batch, for `mixing` and `metrics: {losses: true}`: in loss_func, wherever it is called.
 
-    After each step all ranks learn their means; weights hold from the step after the next one on. See
-    DatasetLosses.add; dataset_id is in `concepts`. Without a mixing nothing happens.
+    After each step all ranks learn what a mixture is to learn from; weights hold from the step after the next one on.
+    See DatasetLosses.add; what `concepts` returns, and loss_func's loss_mask, make a batch. Without these keys nothing
+    happens.
     """
     found = None if _run is None else _run.losses
     same = parallel_state.get_tensor_model_parallel_rank()  # compute all ranks of the group
     if found is not None and torch.is_grad_enabled() and not same:
-        found.add(dataset_id, losses, weights)
+        found.add(losses, batch)

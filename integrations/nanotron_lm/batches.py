@@ -174,10 +174,11 @@ def make_dataloader(
     first = pp.rank() == output_pp_rank and context.tp_pg.rank() == 0
     dataset.logs = first and group.rank() == 0
     # A mixture that learns needs the losses on all ranks. Those of one tensor-parallel group compute the same.
-    computes, group = (first, context.world_pg) if run.learns else (pp.rank() == output_pp_rank, group)
-    if dataset.options.loss_per_dataset and (computes or run.learns):
-        dataset.loss_per_dataset = losses.LossPerDataset(config.names, group, dataset.logs, computes)
-    losses.activate(dataset.loss_per_dataset if computes else None)
+    computes = first and run.takes_losses
+    if run.observes:
+        dataset.losses = losses.StepLosses(config.names, context.world_pg, computes)
+        dataset.losses.means.samples = [] if config.writes_losses else None
+    losses.activate(dataset.losses if computes else None)
     reader = run.deal(open_reader(run.blend, dataset.dp_rank, layout))
     dataset.reader = None if collator.owns_nothing else reader
     return _Timed(

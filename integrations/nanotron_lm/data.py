@@ -65,14 +65,14 @@ class StageDataset(Dataset[Any]):
         self.logs = False  # whether this rank logs metrics
         self.num_workers = 0
         self.reader: BatchReader | None = None  # None on a rank that needs no data
-        self.loss_per_dataset: losses.LossPerDataset | None = None
+        self.losses: losses.StepLosses | None = None
         run.followers.append(self._follow)
         self.observers = run.watched(run.yielded, self.track)
         self.notes: list[tuple[Observer, int, Any, float]] = []  # of the micro batches of the step
 
     def __getstate__(self) -> dict[str, Any]:
         """For worker processes, which only read."""
-        return {**self.__dict__, "loss_per_dataset": None, "observers": []}
+        return {**self.__dict__, "losses": None, "observers": []}
 
     @property
     def consumed(self) -> int:
@@ -157,14 +157,12 @@ class StageDataset(Dataset[Any]):
         for one, consumed, note, seconds in self.notes:  # now, as callbacks may call for all ranks
             one.yielded(consumed - 1, consumed, note, seconds, 0)
         self.notes.clear()
-        found = None
-        if self.loss_per_dataset is not None:
+        if self.losses is not None:
             positions = run.partition.samples(start, stop, self.dp_rank)
-            mine = members[run.plan.dealt(positions.ravel()).reshape(positions.shape).astype(np.int64) - start]
-            by_dataset = [[self.loss_per_dataset.names.index(names[m]) for m in row] for row in mine]
-            found = self.loss_per_dataset.finish_step(by_dataset, stop)
-        if run.mixing is not None:
-            run.observe(found, GroupRanks())
+            rows = torch.from_numpy(run.plan.dealt(positions.ravel()).reshape(positions.shape).astype(np.int64))
+            datasets = torch.tensor([run.blend.config.names.index(name) for name in names])[members[rows - start]]
+            batches = zip(datasets, rows, strict=True)
+            self.losses.end_step(run, [{"dataset_id": one, "sample_index": index} for one, index in batches])
 
     def report(self, samples: int) -> dict[str, Any]:
         """Log what the coming `samples` will take from each dataset. Returns the same as data."""
@@ -219,13 +217,6 @@ def open_stage(
     else:
         start, begins = saved.start_of(name, in_stage)
         run.resume(dataclasses.replace(saved.order, consumed=start + in_stage), NAME, new_stage=begins)
-    if run.learns and not options.loss_per_dataset:
-        raise ConfigError(
-            "nanotron.loss_per_dataset",
-            "false, but the mixture learns from it",
-            "true",
-            "set nanotron.loss_per_dataset: true",
-        )
     run.require_known()
     consumed = start + in_stage
     sizes = {"step": step, "global_batch_size": global_batch_size, "micro_batch_size": micro_batch_size}

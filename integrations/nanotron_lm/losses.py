@@ -1,4 +1,4 @@
-"""The loss of each dataset, from the losses per token that every stock model has at hand and averages away.
+"""The loss of each sample, from the losses per token that every stock model has at hand and averages away.
 
 Micro batches reach the loss in the order in which the loader gave them, so the n-th call of a step belongs to the n-th
 micro batch: nothing has to travel with the batch.
@@ -12,7 +12,10 @@ from typing import Any
 import torch
 
 from conceptloader.base.patching import Patch, Upstream
+from conceptloader.errors import ConfigError
+from conceptloader.loader.torch.agreement import GroupRanks
 from conceptloader.loader.torch.losses import DatasetLosses
+from conceptloader.run.training import TrainingRun
 
 logger = logging.getLogger(__name__)
 
@@ -22,19 +25,17 @@ NANOTRON = Upstream(
     otherwise="use that version, or build_dataloader() in a script of your own",
 )
 
-_active: "LossPerDataset | None" = None
+_active: "StepLosses | None" = None
 
 
-class LossPerDataset:
-    """Sums of losses and of weighted tokens by dataset, on the pipeline stage that computes the loss.
+class StepLosses:
+    """Losses of the samples of a step, on ranks that compute them, and what the run observes, on all ranks.
 
-    names: of the datasets. group: process group over which to sum, that of data and context parallelism, or of all
-    ranks; None for one process. logs, computes: whether this rank logs the result, or has a part of it.
+    names: of the datasets. group: of all ranks; None for one process. computes: whether this rank has losses.
     """
 
-    def __init__(self, names: Sequence[str], group: Any, logs: bool, computes: bool = True) -> None:
-        self.names, self.logs, self.computes = list(names), logs, computes
-        self._losses = DatasetLosses(names, group)
+    def __init__(self, names: Sequence[str], group: Any, computes: bool) -> None:
+        self.computes, self.means = computes, DatasetLosses(names, group)
         self._seen: list[tuple[torch.Tensor, torch.Tensor]] = []  # per micro batch: losses and weights of the samples
 
     def observe(self, loss: torch.Tensor, mask: torch.Tensor) -> None:
@@ -42,22 +43,19 @@ class LossPerDataset:
         weights = mask.to(loss.dtype).sum(1)
         self._seen.append(((loss.detach() * mask).sum(1) / weights.clamp(min=1), weights))
 
-    def finish_step(self, datasets: Sequence[Sequence[int]], consumed: int) -> dict[str, float]:
-        """Mean loss of each dataset that the step's global batch held, also logged.
-
-        datasets: index of the dataset of every sample, by micro batch of this rank. consumed: samples, for the log.
-        Collective over `group`.
-        """
+    def end_step(self, run: TrainingRun, batches: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        """Give the run what it observes. batches: dataset_id and sample_index of each micro batch of this rank."""
         seen, self._seen = self._seen, []
-        if self.computes and len(seen) != len(datasets):
-            logger.warning("saw losses of %d micro batches in a step of %d: not logged", len(seen), len(datasets))
-            seen = []
-        for (losses, weights), members in zip(seen, datasets, strict=False):
-            self._losses.add(torch.tensor(list(members)), losses, weights)
-        means = self._losses.finish("cpu" if self._losses.group is None else "cuda")
-        if self.logs:
-            log(f"loss per dataset at {consumed} samples", "loss/", dict(sorted(means.items())))
-        return means
+        if self.computes and len(seen) != len(batches):
+            raise ConfigError(
+                "losses",
+                f"those of {len(seen)} micro batches in a step of {len(batches)}",
+                "those of each",
+                "call conceptloader.integrations.nanotron_lm.losses.observe(loss, mask) in the model's loss",
+            )
+        for (losses, weights), batch in zip(seen, batches, strict=False):
+            self.means.add(losses, {**batch, "loss_mask": weights})
+        self.means.end_step(run, GroupRanks(), "cpu" if self.means.group is None else "cuda")
 
 
 def log(what: str, prefix: str, values: Mapping[str, float]) -> None:
@@ -69,7 +67,7 @@ def log(what: str, prefix: str, values: Mapping[str, float]) -> None:
         wandb.log({prefix + name: value for name, value in values.items()}, commit=False)
 
 
-def activate(recorder: LossPerDataset | None) -> None:
+def activate(recorder: StepLosses | None) -> None:
     """Let `observe` go to `recorder`, or nowhere, and have the stock models that nanotron has loaded call masked_mean.
 
     Raises ConfigError for a nanotron in which they average in another way.

@@ -35,7 +35,6 @@ class NanotronOptions(Section):
         model_inputs: Batch keys that the model takes beyond nanotron's own four, with the pipeline stage that uses
             each: "first" (where the embedding is), "last" (where the loss is) or a pipeline rank. There the key holds a
             tensor, elsewhere a TensorPointer. Stock models reject extra keys, so none are sent by default.
-        loss_per_dataset: Log the language model's loss of each dataset, every step.
         allow_changed: What may differ from the past of the checkpoint when resuming, named as the error names it.
 
     Raises:
@@ -43,7 +42,6 @@ class NanotronOptions(Section):
     """
 
     model_inputs: dict[str, str] = field(default_factory=dict)
-    loss_per_dataset: bool = False
     allow_changed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -189,10 +189,6 @@ class ConceptDataLoader(TextDataLoaderBase):
         extra["instance_mask"] = (labels != IGNORED).any().expand(len(labels))
         return {"input_ids": batch["input_ids"], "labels": labels, **extra}
 
-    def observe(self, losses: Mapping[str, float] | None = None, *, group: Any = None) -> None:
-        """Give `mixing` in the configuration the losses of the step that has ended; see Loader.observe."""
-        self.loader.observe(losses, group=group)
-
     def state_dict(self) -> dict[str, Any]:
         """What the Trainer saves: one string, and the epoch."""
         return {**self.loader.state_dict(), _EPOCH: self._epoch, _TOKENS: self.tokens_processed}

@@ -235,10 +235,6 @@ class ConceptDataLoader(BaseDataLoader):
             labels = labels.flatten()
         return inputs, labels
 
-    def observe(self, losses: Mapping[str, float] | None = None, *, group: Any = None) -> None:
-        """Give `mixing` in the configuration the losses of the step that has ended; see Loader.observe."""
-        self.loader.observe(losses, group=group)
-
     def state_dict(self) -> dict[str, Any]:
         """One string, equal on all ranks."""
         return dict(self.loader.state_dict())

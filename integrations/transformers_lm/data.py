@@ -88,18 +88,16 @@ class collate:
 
 
 class _Loader(TrainedLoader):
-    # Nothing tells the Trainer where a run log is.
     entry = replace(
         TrainedLoader.entry,
         name="ConceptTrainer",
-        carries=TrainedLoader.entry.carries - {"batches"},
         keys=TrainedLoader.entry.keys | {"labels", "shift_labels"},
     )
     tracked: dict[str, float] | None = None  # of the last step, for the Trainer's next log
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.datasets: deque[torch.Tensor] = deque()  # of batches that the model has not seen, with a mixing
+        self.unseen: deque[dict[str, torch.Tensor]] = deque()  # of batches that the model has not seen: their samples
 
     @property
     def trained_here(self) -> int:
@@ -113,7 +111,7 @@ class _Loader(TrainedLoader):
             losses = -known["log_probs"].detach().float()
         elif known.get("logits") is None:
             raise ConfigError(
-                "mixing",
+                "losses",
                 "a model that returns no logits",
                 "those of training",
                 "turn off a fused loss, such as by use_liger_kernel=False",
@@ -121,7 +119,7 @@ class _Loader(TrainedLoader):
         else:
             pairs = zip(known["logits"].detach(), targets, strict=True)
             losses = torch.stack([cross_entropy(a.float(), b, reduction="none") for a, b in pairs])
-        self.losses.add(self.datasets.popleft(), losses, targets != IGNORED)
+        self.losses.add(losses, {**self.unseen.popleft(), "loss_mask": targets != IGNORED})
 
     def track(self, step: int, values: dict[str, float]) -> None:
         self.tracked = values
@@ -138,11 +136,13 @@ class _Batches:
 
     def __iter__(self) -> Any:
         layout = batch_layout(self.loader.blend)
-        self.loader.datasets.clear()
+        self.loader.unseen.clear()
         for batch in self.loader:
             del batch[POSITION]  # which no sample has
-            if self.loader.run.learns:
-                self.loader.datasets.append(batch["dataset_id"])
+            if self.loader.run.takes_losses:
+                self.loader.unseen.append(
+                    {name: batch[name] for name in ("dataset_id", "sample_index") if name in batch}
+                )
             yield self.to_model(Rows(layout, batch))
 
 
@@ -293,8 +293,8 @@ class ConceptTrainer(transformers.Trainer):
         return stack
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
-        """The Trainer's own; with `mixing` in the configuration the losses of each dataset are computed as well."""
-        if self._loader is None or not self._loader.run.learns or not model.training:
+        """The Trainer's own; where the configuration asks for losses, those of each label are computed as well."""
+        if self._loader is None or not self._loader.run.takes_losses or not model.training:
             return super().compute_loss(model, inputs, return_outputs, **kwargs)
         targets, outputs = inputs["shift_labels"], list[Any]()
         # Of the forward that is trained: to return outputs, TRL makes another one.
@@ -428,6 +428,7 @@ class Progress(transformers.TrainerCallback, ExportableState):
         if state.global_step and _LEAF in saved:
             self._loader.load_state_dict(saved[_LEAF])
         self._loader.check_step(state.global_step)
+        self._loader.log_start(args.output_dir, state.global_step)
         trained = self._loader.consumed_samples - self._loader.run.count_start
         if trained != state.global_step * self._loader.step_samples:
             raise ConfigError(

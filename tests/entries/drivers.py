@@ -87,8 +87,26 @@ def token_losses(batch: Mapping[str, Any]) -> torch.Tensor:
 def mean_losses(batch: Mapping[str, Any], names: list[str]) -> dict[str, float]:
     """Mean loss of each dataset."""
     losses = cl.DatasetLosses(names)
-    losses.add(torch.as_tensor(batch["dataset_id"]).long(), token_losses(batch), mask_of(batch))
+    losses.add(*added(batch))
     return losses.finish()
+
+
+def added(batch: Mapping[str, Any]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """What a loop adds to losses: those of each token, and what it needs of the batch."""
+    of_samples = {name: torch.as_tensor(batch[name]) for name in ("dataset_id", "sample_index") if name in batch}
+    return token_losses(batch), {**of_samples, "loss_mask": mask_of(batch)}
+
+
+def observe(loader: Any, batch: Mapping[str, Any]) -> None:
+    """The step of a batch has ended."""
+    if not loader.run.observes:
+        return
+    if isinstance(loader, cl.Loader):
+        loader.losses.add(*added(batch))
+        loader.observe_step()
+        return
+    means, (losses, given) = mean_losses(batch, loader.blend.config.names), added(batch)
+    loader.observe(means, samples=(batch["sample_index"], losses.sum(1), given["loss_mask"].sum(1)))
 
 
 def mask_of(batch: Mapping[str, Any]) -> torch.Tensor:
@@ -104,14 +122,12 @@ def _loop(make: Callable[..., Any]) -> "Driver":
     def drive(config: Config, taken: Taken, patch: Patch) -> None:
         loader = make(config, micro_batch_size=BATCH)
         loader.log_start(taken.folder, 0)
-        names = loader.blend.config.names
         with loader:
             for batch in loader:
                 given = taken.take(batch)
                 if hasattr(loader, "acknowledge"):
                     loader.acknowledge(batch["consumed_samples"])
-                if loader.mixing is not None:
-                    loader.observe(mean_losses(given, names))
+                observe(loader, given)
                 if taken.done:
                     break
 
@@ -226,7 +242,7 @@ def megatron_launched(config: Config, taken: Taken, patch: Patch) -> None:
         stock = next(iterator)
         found = taken.take({**stock, **(launch.concepts(iterator) or {})}, **MEGATRON_NAMES)
         if "dataset_id" in found:
-            launch.add_losses(torch.as_tensor(found["dataset_id"]).long(), token_losses(found), mask_of(found))
+            launch.add_losses(*added(found))
         args.consumed_train_samples += BATCH
         after_step(lambda *_, **__: None)
     taken.metrics += written.values()
@@ -268,7 +284,6 @@ def nanotron_launched(config: Config, taken: Taken, patch: Patch) -> None:
     options.args_class.cache_clear()
     inputs = dict.fromkeys(_further(taken, "position_ids"), "last")
     section = {"type": "conceptloader", **config, "nanotron": {"model_inputs": inputs}}
-    section["nanotron"]["loss_per_dataset"] = "mixing" in config
     root = {"data_stages": [{"name": "first", "data": {"dataset": section}}]}
     parsed = options.replace_in(root)["data_stages"][0]["data"]["dataset"]
     run = launch.Run()
@@ -291,8 +306,8 @@ def nanotron_launched(config: Config, taken: Taken, patch: Patch) -> None:
         None, dataset=dataset, micro_batch_size=BATCH, num_workers=taken.workers, consumed_samples=0, input_pp_rank=0,  # type: ignore[arg-type]
         output_pp_rank=0, use_position_ids=True, dataloader_pin_memory=False, **place,
     )  # fmt: skip
-    if dataset.loss_per_dataset is not None:
-        dataset.loss_per_dataset._losses = cl.DatasetLosses(dataset.run.blend.config.names)  # no groups of nanotron's
+    if dataset.losses is not None:
+        dataset.losses.means.group = None  # no groups of nanotron's
     said = taken.metrics
     patch.setattr(losses, "log", lambda what, prefix, values: said.append(values) if prefix == "data/" else None)
     for batch in itertools.islice(loader, taken.steps):
@@ -319,7 +334,7 @@ def lightning(config: Config, taken: Taken, patch: Patch) -> None:
         def training_step(self, batch: Any, index: int) -> Any:
             given, data = taken.take(batch), self.trainer.datamodule
             if "dataset_id" in batch:
-                data.losses.add(batch["dataset_id"], token_losses(given), mask_of(given))
+                data.losses.add(*added(given))
             return self.weight * 0
 
         def configure_optimizers(self) -> Any:
@@ -419,13 +434,11 @@ def accelerate(config: Config, taken: Taken, patch: Patch) -> None:
     model = accelerator.prepare(torch.nn.Linear(1, 1))
     loader = AcceleratedLoader(accelerator, config, micro_batch_size=BATCH)
     loader.log_start(taken.folder, 0)
-    names = loader.blend.config.names
     with loader:
         for batch in loader:
             with accelerator.accumulate(model):
                 given = taken.take(batch)
-            if loader.mixing is not None:
-                loader.observe(mean_losses(given, names))
+            observe(loader, given)
             if taken.done:
                 break
 
@@ -471,8 +484,7 @@ def olmo(config: Config, taken: Taken, patch: Patch) -> None:
             ends = np.cumsum([n for row in batch.pop("doc_lens").tolist() for n in row if n])
             batch["cu_seqlens"] = np.array([0, *ends], np.int32)
         given = taken.take(batch, labels="targets", index="sample_index")
-        if data.loader.mixing is not None:
-            data.observe(mean_losses(given, data.blend.config.names))
+        observe(data.loader, given)
         if taken.done:
             break
     data.loader.close()
@@ -501,8 +513,7 @@ def torchtitan(config: Config, taken: Taken, patch: Patch) -> None:
             for name, value in {**inputs, "targets": targets}.items()
         }
         given = taken.take(flat, input="input_ids", positions="position_ids")
-        if data.loader.mixing is not None:
-            data.observe(mean_losses(given, data.loader.blend.config.names))
+        observe(data.loader, given)
     data.close()
 
 

@@ -24,11 +24,13 @@ from conceptloader.loader.batch.open import batch_layout, open_reader
 from conceptloader.loader.batch.prefetch import Prefetcher
 from conceptloader.order import balance
 from conceptloader.run.entry import ANY
+from conceptloader.run.losses import FOLDER
 from conceptloader.run.mixing import section
 from conceptloader.run.mixing.controller import shares
 from conceptloader.run.training import TrainingRun
+from conceptloader.trace import open_run, query
 from tests.entries.corpus import Corpus, learned, state_at
-from tests.entries.drivers import BATCH, Entry, Taken, mean_losses
+from tests.entries.drivers import BATCH, Entry, Taken, added, mean_losses
 
 EFFECT, REFUSED, SAYS, SILENT = "effect", "raises", "warns", "no effect"
 ORDERED = ("input_ids", "targets", "sample_index", "dataset_id")
@@ -268,6 +270,26 @@ def measured(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) ->
     if steps:
         return f"wrong: {steps}"
     return unseen(row, base, found)
+
+
+def recorded(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
+    """Losses of samples are next to the run log: those of the batches that were taken."""
+    before, after = row.configs(corpus)
+    base, found = run(before), run(after)
+    if problem := row.refused(found):
+        return problem
+    assert not (base.taken.folder / FOLDER).exists()
+    if not (found.taken.folder / FOLDER).exists():
+        return unseen(row, base, found)
+    asked = query(open_run(log=found.taken.folder), "from losses order by sample", steps=(0, row.steps)).to_pylist()
+    written = [[line[name] for name in ("step", "sample", "loss", "tokens")] for line in asked]
+    expected = []
+    for step, batch in enumerate(found.taken.batches[: row.steps]):
+        losses, given = added(batch)
+        sums = zip(batch["sample_index"].tolist(), losses.sum(1).tolist(), given["loss_mask"].sum(1), strict=True)
+        expected += [[step, sample, loss, float(tokens)] for sample, loss, tokens in sums]
+    same = np.shape(written) == np.shape(expected) and np.allclose(written, sorted(expected), rtol=1e-5)
+    return EFFECT if same else f"wrong: {written} instead of {expected}"
 
 
 def reading(option: str) -> Callable[[Row, Entry, Corpus, Callable[..., Run]], str]:
@@ -604,7 +626,11 @@ ROWS: dict[str, Row] = {
             "loader.verify_files", {"loader": {"verify_files": False}}, gate,
             base=lambda c: _of("b", path=c.path("corrupt")),
         ),
-        row("metrics", {"metrics": True}, measured),
+        row("metrics", {"metrics": True}, measured, leaves=("metrics.losses",)),
+        row(
+            "metrics.losses", {"metrics": {"losses": True}}, recorded, named=("metrics",),
+            seen=("sample_index", "dataset_id"),
+        ),
     )
 }  # fmt: skip
 

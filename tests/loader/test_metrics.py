@@ -128,7 +128,7 @@ def part(rank: int, losses: Any, folder: str) -> dict[str, float]:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     found = cl.DatasetLosses(["a", "b", "c"])
     for ids, values, mask in losses[rank]:
-        found.add(ids, values, mask)
+        found.add(values, {"dataset_id": ids, "loss_mask": mask})
     return found.finish()
 
 
@@ -147,10 +147,10 @@ def test_losses_of_datasets_over_ranks(tmp_path: Path) -> None:
             expected[name] = sum(float((loss * mask).sum()) for loss, mask in pairs) / weight
     alone = cl.DatasetLosses(["a", "b", "c"])
     for ids, loss, mask in batches:
-        alone.add(ids, loss, mask)
+        alone.add(loss, {"dataset_id": ids, "loss_mask": mask})
     assert alone.finish() == pytest.approx(expected)
     assert alone.finish() == {}
-    alone.add(torch.tensor([2, 2]), torch.tensor([1.0, 2.0]))
+    alone.add(torch.tensor([1.0, 2.0]), {"dataset_id": torch.tensor([2, 2]), "loss_mask": torch.ones(2)})
     assert alone.finish() == {"c": 1.5}
     with mp.get_context("fork").Pool(2) as pool:
         found = pool.starmap(part, [(rank, [batches, []], str(tmp_path)) for rank in (0, 1)], chunksize=1)

@@ -1,6 +1,7 @@
 """A pretraining script as a user might write it, on the parts of a checkout's pretrain_gpt.py.
 
 SET_WEIGHTS=N: all weight on the dataset code, set in step N (from 0). METRICS=FILE: those of every step, to FILE.RANK.
+LEARNS=1: losses of each token.
 FAIL_IN=N: an exception in step N, once, after which the training starts anew in the same process: by the wrapper of
 nvidia-resiliency-ext with Megatron's --inprocess-restart, else as that does it.
 It is started by the launcher, or calls install() itself, with the same options; its forward_step asks for the concept
@@ -25,9 +26,15 @@ from conceptloader.integrations import megatron_lm
 
 SET_WEIGHTS = os.environ.get("SET_WEIGHTS")
 FAIL_IN = os.environ.get("FAIL_IN")
+LEARNS = "LEARNS" in os.environ
 if "METRICS" in os.environ:
     METRICS = open(f"{os.environ['METRICS']}.{os.environ['RANK']}", "a", buffering=1)  # noqa: SIM115 - until the end
     cl.metrics.on_step(lambda metrics: METRICS.write(json.dumps(asdict(metrics)) + "\n"))
+
+
+def observed(loss_func: Any, concepts: Any, losses: torch.Tensor) -> Any:
+    megatron_lm.add_losses(losses, {**concepts, "loss_mask": loss_func.args[0]})  # of each token, with the loss mask
+    return loss_func(losses)
 
 
 def forward_step(data_iterator: Any, model: Any) -> Any:
@@ -42,7 +49,7 @@ def forward_step(data_iterator: Any, model: Any) -> Any:
     result = stock.forward_step(data_iterator, model)
     concepts = megatron_lm.concepts(data_iterator, vp_stage)
     assert concepts is None or concepts["topic_ids"].dim() == 3
-    return result
+    return result if concepts is None or not LEARNS else (result[0], partial(observed, result[1], concepts))
 
 
 def main() -> None:

@@ -196,7 +196,7 @@ def test_calls_that_are_wrong(tmp_path: Path) -> None:
         Run(configuration(tmp_path, {"odm": {}}), micro=4).steps(40, observe=False)
     plain = configuration(tmp_path, None)
     with raises(ConfigError, "observe", "no section"):
-        Run(plain).steps(1)
+        Run(plain).steps(1).loader.observe()
     assert "mixing" not in Run(plain).loader.state_dict()["conceptloader"]
 
 

@@ -40,7 +40,6 @@ class Run:
             model, state = saved
             self.model.load_state_dict(model)
             self.loader.load_state_dict(json.loads(state), **load)
-        self.losses = cl.DatasetLosses(self.loader.blend.config.names)
         self.samples: list[tuple[int, int]] = []  # with their dataset
 
     def make(self, config: Any) -> cl.Loader:
@@ -53,13 +52,13 @@ class Run:
                 batch = next(batches)
                 logits = self.model(batch["input_ids"]).transpose(1, 2)
                 losses = cross_entropy(logits, batch["labels"], reduction="none")
-                self.losses.add(batch["dataset_id"], losses, batch["loss_mask"])
+                self.loader.losses.add(losses, batch)
                 (losses * batch["loss_mask"]).mean().backward()
                 self.samples += zip(batch["sample_index"].tolist(), batch["dataset_id"].tolist(), strict=True)
             self.optimizer.step()
             self.optimizer.zero_grad()
             if observe:
-                self.loader.observe(self.losses.finish())
+                self.loader.observe_step()
         return self
 
     @property

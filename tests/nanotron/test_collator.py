@@ -14,7 +14,6 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError
 from conceptloader.integrations.nanotron_lm.batches import Collator, make_dataloader, micro_batch_keys
 from conceptloader.integrations.nanotron_lm.data import open_stage
-from conceptloader.integrations.nanotron_lm.losses import LossPerDataset
 from conceptloader.integrations.nanotron_lm.options import NanotronOptions
 from conceptloader.testing import random_documents, write_dataset
 from tests.corpora.columns import add_column, random_items
@@ -118,12 +117,3 @@ def test_context_parallel_ranks_take_their_part_of_the_tokens(tmp_path: Path, sh
 def test_wrong_keys_are_refused(model_inputs: dict[str, str], path: str, found: str) -> None:
     with raises(ConfigError, path, found):
         collator(0, 1, False, model_inputs)(batch())
-
-
-def test_loss_per_dataset_is_weighted_by_the_mask() -> None:
-    losses = LossPerDataset(["code", "web"], group=None, logs=False)
-    loss = torch.tensor([[1.0, 5.0], [2.0, 4.0], [7.0, 7.0]])
-    losses.observe(loss, torch.tensor([[True, False], [True, True], [False, False]]))
-    losses.observe(loss[:1], torch.tensor([[True, True]]))
-    assert losses.finish_step([[0, 1, 1], [0]], 4) == {"code": pytest.approx(7 / 3), "web": pytest.approx(3.0)}
-    assert losses.finish_step([], 4) == {}

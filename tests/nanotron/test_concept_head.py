@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.format.read.dataset import open_dataset
+from conceptloader.trace import open_run, query
 from tests.nanotron import support
 from tests.nanotron.conftest import WEIGHTS
 from tests.nanotron.plan import Layout, Oracle, assert_seen
@@ -26,9 +26,10 @@ MODEL_INPUTS = dict.fromkeys(
 
 @pytest.fixture
 def with_concepts(dataset: dict[str, Any]) -> dict[str, Any]:
-    options = {"model_inputs": MODEL_INPUTS, "loss_per_dataset": True}
+    options = {"model_inputs": MODEL_INPUTS}
     tracks = {name: {"layout": "padded"} for name in ("concepts", "rating")}
-    return {**dataset, "tracks": tracks, "outputs": {"sample_seed": True, "loss_weight": "weight"}, "nanotron": options}
+    outputs = {"sample_seed": True, "loss_weight": "weight"}
+    return {**dataset, "tracks": tracks, "outputs": outputs, "nanotron": options, "metrics": {"losses": True}}
 
 
 @pytest.mark.parametrize("layout", [Layout(pp=2), Layout(dp=2)], ids=["pp2", "dp2"])
@@ -36,7 +37,7 @@ def test_trains(
     layout: Layout, tmp_path: Path, with_concepts: dict[str, Any], data: dict[str, Path], checkout: Path
 ) -> None:
     """Its loss falls; its tensors are those of the samples, on the last stage only, and those that `trace` prints;
-    scores, weights and random numbers are those of plain PyTorch. Losses of each dataset are logged.
+    scores, weights and random numbers are those of plain PyTorch. Losses of samples are in a table.
 
     nanotron's sanity checks are on.
     """
@@ -54,7 +55,7 @@ def test_trains(
     losses = [np.mean([output["concept_loss"] for output in last[step]["outputs"]]) for step in range(1, steps + 1)]
     assert np.mean(losses[-4:]) < 0.7 * np.mean(losses[:4])
 
-    plain = {key: value for key, value in with_concepts.items() if key not in ("type", "nanotron")}
+    plain = {key: value for key, value in with_concepts.items() if key not in ("type", "nanotron", "metrics")}
     plain = {**plain, "seed": 42, "seq_len": support.SEQ_LEN}  # in plain PyTorch
     for dp in range(layout.dp):
         part = iter(cl.make_dataloader(plain, dp_rank=dp, dp_size=layout.dp, micro_batch_size=2, scheme="contiguous"))
@@ -73,7 +74,7 @@ def test_trains(
                 for row, (name, _, window) in enumerate(oracle.samples(range(first, first + 2))):
                     _assert_concepts(batch, row, open_datasets[name], window * support.SEQ_LEN)
     for step in (1, steps):
-        _assert_logged(result, oracle, 4 * layout.dp, step)
+        _assert_losses(result, tmp_path / "c", 4 * layout.dp, step)
     _assert_traced(tmp_path / "c", steps, [rank[steps]["batches"] for rank in result.steps], layout)
 
 
@@ -106,12 +107,10 @@ def _assert_traced(checkpoints: Path, step: int, batches: list[Any], layout: Lay
             assert [i for i in batch["concepts_ids"][row][k] if i >= 0] == span["record"]
 
 
-def _assert_logged(result: support.Result, oracle: Oracle, batch: int, step: int) -> None:
-    """Weighted by the samples of each dataset, the losses give that of the language model in the step."""
-    line = next(line for line in result.output.splitlines() if f"per dataset at {step * batch} samples: " in line)
-    found = dict(part.split(": ") for part in line.split("samples: ")[1].split(" | "))
-    counts = Counter(name for name, _, _ in oracle.samples(range((step - 1) * batch, step * batch)))
-    assert set(found) == set(counts)
-    mixed = sum(counts[name] * float(loss) for name, loss in found.items()) / batch
+def _assert_losses(result: support.Result, checkpoints: Path, batch: int, step: int) -> None:
+    """The mean of the samples of a step is the loss of the language model in it."""
+    rows = query(open_run(log=checkpoints), "from losses", steps=(step - 1, step)).to_pylist()
+    assert sorted(row["sample"] for row in rows) == [*range((step - 1) * batch, step * batch)]
+    mean = sum(row["loss"] for row in rows) / sum(row["tokens"] for row in rows)
     heads = [output["concept_loss"] for rank in result.steps for output in rank[step]["outputs"] if output]
-    assert mixed == pytest.approx(result.losses()[step] - 0.5 * np.mean(heads), abs=0.002)
+    assert mean == pytest.approx(result.losses()[step] - 0.5 * np.mean(heads), abs=0.002)

@@ -25,7 +25,7 @@ def parsed(tmp_path_factory: pytest.TempPathFactory, dataset: dict[str, Any], na
     write_datatrove(folder / "tokens", "00000.ds", [[*range(200)]])
     nanoset = {"dataset_folder": str(folder), "vocab_size": support.VOCABULARY, "tokenizer_name": "conceptloader/none"}
     sections = {
-        "inline": {**dataset, "outputs": {"position_ids": "document"}, "nanotron": {"loss_per_dataset": True}},
+        "inline": {**dataset, "outputs": {"position_ids": "document"}, "nanotron": {"model_inputs": {}}},
         "file": {"type": "conceptloader", "config": str(folder / "mixture.yaml")},
         "nanoset": nanoset,
         "nanoset of ours": {"type": "conceptloader", **nanoset, "dataset_folder": str(folder / "tokens")},

@@ -80,10 +80,10 @@ def differ(rank: int, folder: str, config: Any, case: str) -> None:
                 Path(folder, "log", FILE_NAME).write_text("another process\n" * 9)
             loader.set_weights({"books": 1})
         elif case == "losses of one rank":  # as with pipeline stages, of which one knows them
-            losses = cl.DatasetLosses(["books", "web"])
             if rank == 1:
-                losses.add(torch.tensor([0]), torch.tensor([float("nan")]))
-            loader.observe(losses.finish())
+                loss = torch.tensor([float("nan")])
+                loader.losses.add(loss, {"dataset_id": torch.tensor([0]), "loss_mask": torch.ones(1)})
+            loader.observe_step()
         elif case == "losses":
             loader.observe({"books": 1.0} if rank != 1 else {"books": float("nan")})
         elif case == "second call":

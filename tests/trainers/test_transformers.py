@@ -1,6 +1,7 @@
 """Arguments of ConceptTrainer: what is applied, and what is refused before a step is made."""
 
 import copy
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch.utils.data import Subset
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
+from conceptloader.trace import open_run, query
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.raises import raises
 from tests.trainers import values
@@ -330,3 +332,31 @@ def test_names_of_tensors(make: Any, data: Any) -> None:
         make(train_dataset=data(samples=3)).get_train_dataloader()
     batch = next(iter(make(train_dataset=weighted, model_inputs=["loss_weight"]).get_train_dataloader()))
     assert torch.equal(batch["loss_weight"], (batch["shift_labels"] % 5).float())
+
+
+def test_losses_of_samples(tmp_path: Path) -> None:
+    """Each is that of the model alone; their mean over a step is the loss that the Trainer logs."""
+    folder = write_datasets(tmp_path / "data")
+    outputs = {"mask_document_boundaries": True}
+    path = write_config(folder / "losses.yaml", seq_len=16, outputs=outputs, metrics={"losses": True})
+    settings = transformers.TrainingArguments(
+        str(tmp_path / "out"), use_cpu=True, report_to=[], max_steps=4, disable_tqdm=True, logging_steps=1,
+        per_device_train_batch_size=3, gradient_accumulation_steps=2, learning_rate=0.05, save_strategy="no",
+    )  # fmt: skip
+    model = causal()
+    first = copy.deepcopy(model)
+    trainer = ConceptTrainer(model, settings, train_dataset=cl.SampleDataset(str(path)))
+    trainer.train()
+    run = open_run(log=tmp_path / "out")
+    means = "select sum(loss) / sum(tokens) as mean from losses group by step order by step"
+    logged = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    assert query(run, means, steps=(0, 4))["mean"].to_pylist() == pytest.approx(logged, rel=1e-3)
+    batch = next(iter(cl.make_dataloader(replace(cl.load_config(path), metrics=False), micro_batch_size=6)))
+    with torch.no_grad():
+        logits = first(input_ids=batch["input_ids"]).logits
+    mask = batch["loss_mask"]
+    losses = cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none") * mask
+    rows = query(run, "select sample, loss, tokens from losses order by sample", steps=(0, 1)).to_pylist()
+    assert [row["sample"] for row in rows] == batch["sample_index"].tolist()
+    assert [row["loss"] for row in rows] == pytest.approx(losses.sum(1).tolist(), rel=1e-4)
+    assert [row["tokens"] for row in rows] == mask.sum(1).tolist()

@@ -9,6 +9,8 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
+from numpy.typing import ArrayLike
+
 from conceptloader.base.shown import Shown
 from conceptloader.base.strict import unknown
 from conceptloader.config import Blend, ConfigLike
@@ -29,7 +31,7 @@ from conceptloader.run.weights import Mixing
 logger = logging.getLogger(__name__)
 LOADER = Entry(
     name="make_dataloader",
-    carries=frozenset({"weights", "losses", "observers", "batches", "threads", "pin_memory", "balance"}),
+    carries=frozenset({"weights", "losses", "observers", "threads", "pin_memory", "balance"}),
 )
 
 _OF_TORCH = {
@@ -385,8 +387,17 @@ class BaseLoader(Shown, Generic[B]):
         self._reader = self.run.deal(reader)
         self.close()
 
-    def observe(self, losses: Mapping[str, float] | None = None, *, group: Any = None, agree: bool = True) -> None:
+    def observe(
+        self,
+        losses: Mapping[str, float] | None = None,
+        *,
+        samples: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
+        group: Any = None,
+        agree: bool = True,
+    ) -> None:
         """Give the section `mixing` of the configuration the losses of a step; it may set weights, see set_weights.
+
+        In torch, `losses.add` and `observe_step` call it.
 
         To be called by every data-parallel rank once a step: after its last micro batch has been yielded, and before
         the state is saved.
@@ -394,6 +405,8 @@ class BaseLoader(Shown, Generic[B]):
         Args:
             losses: Mean loss of each dataset that the step held, equal on all ranks, as DatasetLosses.finish gives it;
                 kinds that do not learn from losses need none.
+            samples: With `metrics: {losses: true}` of this rank's samples in the step: their sample_index, int [N]; the
+                sums of their losses, and the labels that these are of, float [N].
             group: As for set_weights.
             agree: False skips the comparison of ranks.
 
@@ -401,7 +414,7 @@ class BaseLoader(Shown, Generic[B]):
             ConfigError: Without that section, for a call that is not the step's first, losses that are wrong, weights
                 that set_weights refuses, and ranks that differ; nothing is changed.
         """
-        self.run.observe(losses, self._ranks(group, agree))
+        self.run.observe(losses, self._ranks(group, agree), samples)
 
     def log_start(self, directory: str | os.PathLike[str], step: int) -> None:
         """Append this launch of the run to the run log next to the checkpoints, so that steps can be traced to samples.

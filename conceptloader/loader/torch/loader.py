@@ -13,6 +13,7 @@ from conceptloader.loader.batch.layout import Batch
 from conceptloader.loader.batch.loader import BaseLoader
 from conceptloader.loader.torch.agreement import GroupRanks, require_same
 from conceptloader.loader.torch.collate import TensorBatch, as_device, on_device, pinned_block, to_tensors
+from conceptloader.loader.torch.losses import DatasetLosses
 from conceptloader.run.ranks import Alone, Ranks
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class Loader(BaseLoader[TensorBatch]):
 
     Attributes:
         run: The account of the run: its position, weights, state and log.
+        losses: Of the step, for `observe_step`.
 
     Raises:
         ConfigError: An option or argument breaks a rule.
@@ -77,6 +79,8 @@ class Loader(BaseLoader[TensorBatch]):
 
     def _place(self, device: torch.device | str | None, check_ranks: Any) -> None:
         self.check_ranks, self.device = check_ranks, as_device(device)
+        self.losses = DatasetLosses(self.blend.config.names)
+        self.losses.samples = [] if self.blend.config.writes_losses else None
         pins = self.blend.config.loader.pin_memory
         if self.device.type == "cuda" or (pins and torch.cuda.is_available()):
             self._allocate = pinned_block
@@ -111,6 +115,19 @@ class Loader(BaseLoader[TensorBatch]):
         facts = run.facts(consumed_samples=self.begins_at, partition=asdict(share))
         group = None if self.check_ranks is True else self.check_ranks
         require_same("training data", facts, group, of=(self.dp_rank, share.dp_size))
+
+    def observe_step(self, device: torch.device | str = "cpu", *, group: Any = None) -> None:
+        """A step has ended, of whose micro batches all losses were added to `losses`: see `observe`.
+
+        To be called by every data-parallel rank, before the state is saved; without `mixing` and
+        `metrics: {losses: true}` nothing happens.
+
+        Args:
+            device: See DatasetLosses.finish.
+            group: As for set_weights.
+        """
+        if self.run.observes:
+            self.losses.end_step(self.run, self._ranks(group, True), device)
 
     def _ranks(self, group: Any, agree: bool) -> Ranks:
         return GroupRanks(group, self.run.partition.dp_size) if agree else Alone()

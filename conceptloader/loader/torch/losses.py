@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from math import nan
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from conceptloader.errors import ConfigError
+from conceptloader.run.ranks import Ranks
 from conceptloader.run.training import TrainingRun
 
 
@@ -60,8 +62,7 @@ class TokenMean:
 
     def add(self, losses: torch.Tensor, batch: Mapping[str, Any]) -> None:
         """Of a batch, which may have no rows: losses [B, S]; see token_mean."""
-        mask = counted(losses, batch)
-        self._losses.add(torch.zeros(len(mask), dtype=torch.int64), losses, mask)
+        self._losses.add(losses, {**batch, "dataset_id": torch.zeros(len(losses), dtype=torch.int64)})
 
     def finish(self, device: torch.device | str = "cpu") -> float:
         """The mean over all labels that count since the last call; NaN if there are none. Collective over the group.
@@ -84,23 +85,43 @@ class DatasetLosses:
     def __init__(self, names: Sequence[str], group: Any = None) -> None:
         self.names, self.group = list(names), group
         self._sums: torch.Tensor | None = None  # float64 [2, datasets]: of losses, and of weights
+        self.samples: list[tuple[torch.Tensor, torch.Tensor]] | None = None  # of the step, with the same: [2, B]
 
-    def add(self, dataset_id: torch.Tensor, losses: torch.Tensor, weights: torch.Tensor | None = None) -> None:
-        """Of a micro batch: dataset_id int [B]; losses [B], or [B, S] of each token; weights of these, as loss_mask."""
+    def add(self, losses: torch.Tensor, batch: Mapping[str, Any]) -> None:
+        """Of a micro batch, once.
+
+        Where ranks compute the same (tensor parallelism), one of them adds losses that are written by sample.
+
+        Args:
+            losses: float [B, S] of each label, or means [B] of samples.
+            batch: Has `dataset_id` [B] and, as weights, `loss_mask` of the shape of `losses`; with
+                `metrics: {losses: true}` also `sample_index` [B].
+
+        Raises:
+            ConfigError: If losses and loss_mask differ in shape.
+        """
+        weights = counted(losses, batch)
         losses = losses.detach().double()
-        weights = torch.ones_like(losses) if weights is None else weights.to(losses)
+        weights = weights.to(losses)
         both = torch.stack([losses.masked_fill(weights == 0, 0) * weights, weights])
         both = both.flatten(2).sum(2) if losses.dim() > 1 else both
         if self._sums is None:
             self._sums = both.new_zeros(2, len(self.names))
-        self._sums.index_add_(1, dataset_id.to(both.device, torch.int64), both)
+        self._sums.index_add_(1, batch["dataset_id"].to(both.device, torch.int64), both)
+        if self.samples is not None:
+            self.samples.append((batch["sample_index"], both))
 
-    def of_step(self, run: TrainingRun, device: torch.device | str = "cpu") -> dict[str, float] | None:
-        """The same at the end of a step, for `run.observe`; None, and no communication, where it needs no losses."""
-        if run.mixing is not None and run.mixing.learns and run.mixing.due:
-            return self.finish(device)
+    def end_step(self, run: TrainingRun, ranks: Ranks, device: torch.device | str = "cpu") -> None:
+        """Give `run` what it observes of a step that has ended; ranks add nothing up where nobody learns from it."""
+        due = run.mixing is not None and run.mixing.learns and run.mixing.due
+        means = self.finish(device) if due else None
+        numbers, sums = zip(*self.samples, strict=True) if self.samples else ((), ())
+        both = torch.cat([torch.zeros(2, 0), *(one.cpu() for one in sums)], 1).numpy()
         self._sums = None
-        return None
+        self.samples = [] if run.blend.config.writes_losses else None
+        if run.observes:
+            samples = np.concatenate([np.zeros(0, np.int64), *(one.cpu().numpy() for one in numbers)])
+            run.observe(means, ranks, (samples, *both))
 
     def finish(self, device: torch.device | str = "cpu") -> dict[str, float]:
         """Mean loss of each dataset since the last call, of those that had any. Collective over the group.

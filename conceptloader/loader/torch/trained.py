@@ -14,7 +14,6 @@ from conceptloader.loader.batch.layout import BatchLayout
 from conceptloader.loader.batch.loader import LOADER
 from conceptloader.loader.torch.collate import TensorBatch
 from conceptloader.loader.torch.loader import Loader
-from conceptloader.loader.torch.losses import DatasetLosses
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.run.entry import Entry
 
@@ -49,7 +48,6 @@ class TrainedLoader(Loader):
         self._loop = 0
         super().__init__(config, **options)
         self.run.passes, self.run.acknowledges = False, True
-        self.losses = DatasetLosses(self.blend.config.names)  # of the step, for observe_step
 
     @property
     def step_samples(self) -> int:
@@ -103,15 +101,6 @@ class TrainedLoader(Loader):
         if position is None:
             self.check_step(step)
         self.acknowledge(position)
-
-    def observe_step(self, device: torch.device | str = "cpu") -> None:
-        """The step that was acknowledged has ended: `observe` what was added to `losses`, if there is a mixing.
-
-        Args:
-            device: See DatasetLosses.finish.
-        """
-        if self.mixing is not None:
-            self.observe(self.losses.of_step(self.run, device))
 
     def check_step(self, step: int) -> None:
         """Raise ResumeError unless `step` steps of the trainer have consumed as many samples as this loader says.

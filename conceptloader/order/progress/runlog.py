@@ -257,7 +257,7 @@ class RunLog:
 
         consumed: only those after it that held for one of the first so many samples. Raises FormatError as `spec`.
         """
-        spec, after = self.spec(start), self._number(start)
+        spec, after = self.spec(start), self.number(start)
         chain, live = chained(spec.forgotten, spec.live), list[Segment]()
         for before, one in (self._change(place) for number, place in self._changes if number == after):
             if consumed is None or one.at < consumed:
@@ -269,9 +269,10 @@ class RunLog:
 
     def config(self, start: RunStart) -> Mapping[str, Any] | None:
         """The configuration of a start, with absolute paths; None if it was logged without one."""
-        return self._configs.get(self._config_of[self._number(start) - 1] or "")
+        return self._configs.get(self._config_of[self.number(start) - 1] or "")
 
-    def _number(self, start: RunStart) -> int:
+    def number(self, start: RunStart) -> int:
+        """Of a start in the log, from 1; of equal ones the last."""
         return max(k for k, one in enumerate(self.starts, 1) if one == start)
 
     @cached_property

@@ -48,6 +48,12 @@ def windows():
 window = timed(windows, few.size)
 print(opened, memory, first, after, lookup, window, flush=True)
 """
+# CPU seconds of what a training does at its start and when its weights change.
+STAGES = {
+    "make_dataloader": "loader = cl.make_dataloader(cl.load_config(json.load(open({config!r}))), micro_batch_size=4)",
+    "load_state_dict": "loader.load_state_dict(loader.state_dict())",
+    "set_weights": "loader.set_weights({{name: 1 + k for k, name in enumerate(loader.blend.datasets)}})",
+}
 ROWS = [
     ("open the configuration", "s"), ("memory then", "MB"), ("first batch of a rank", "s"), ("memory after it", "MB"),
     ("order: a random sample", "us"), ("read: a random window", "us"),
@@ -55,11 +61,12 @@ ROWS = [
 
 
 def configuration(name: str, datasets: int, shards: int, phases: int) -> Path:
-    """`shards` and 1e15 tokens in all. A phase draws from 64 datasets, or all if they are fewer."""
+    """`shards` and 1e15 tokens in all. One of several phases draws from 64 datasets, or all if they are fewer."""
     each = shards // datasets
     names = [f"d{k:04d}" for k in range(datasets)]
     paths = {key: hollow(f"{name}-{key}", each, TOKENS // (each * datasets)) for key in names}
-    chosen = [[names[(16 * at + k) % datasets] for k in range(min(64, datasets))] for at in range(phases)]
+    drawn = range(min(64, datasets) if phases > 1 else datasets)
+    chosen = [[names[(16 * at + k) % datasets] for k in drawn] for at in range(phases)]
     config = {
         "seq_len": SEQ_LEN,
         "datasets": {key: {"path": path} for key, path in paths.items()},
@@ -90,4 +97,12 @@ for case in cases.values():  # warm: page cache
 results = {name: run(config) for name, config in cases.items()}
 for column, (row, unit) in enumerate(ROWS):
     report.add(f"1e15 tokens: {row}", unit, {name: [found[column]] for name, found in results.items()})
+
+program = ["import json, time", "import conceptloader as cl"]
+for code in STAGES.values():
+    program += ["start = time.process_time()", code, "print(time.process_time() - start, flush=True)"]
+code = "\n".join(program).format(config=str(configuration("scale-many", 10_000, 10_000, 1)))
+output = subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, stdout=-1, text=True).stdout
+for stage, seconds in zip(STAGES, output.split(), strict=True):
+    report.add(f"10,000 datasets: {stage}", "s", {US: [float(seconds)]})
 report.finish()

@@ -5,10 +5,24 @@ that it serializes threads that read batches, and a fork while one of them holds
 ever. Without it, a value may be computed twice.
 """
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """The block makes many objects, all of which stay: the garbage collector would look at them again and again."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 class lazy(Generic[T]):

@@ -87,6 +87,7 @@ def convert(value: Any, hint: Any, where: str) -> Any:
     return _converter(hint)(value, where)
 
 
+@cache
 def _converter(hint: Any) -> Converter:
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
@@ -94,12 +95,15 @@ def _converter(hint: Any) -> Converter:
         return rule.read if isinstance(rule, Reads) else lambda value, where: _ruled(convert(value, where), hint, where)
     if origin in (Union, types.UnionType):
         kinds = {kind: _converter(kind) for kind in args if kind is not type(None)}
+        first, *others = kinds.values()
+        if not others:
+            return lambda value, where: None if value is None else first(value, where)
         return lambda value, where: _union(value, kinds, len(kinds) < len(args), where)
     if origin is Literal:
         return lambda value, where: _literal(value, args, where)
     if origin is tuple:
-        each = [_converter(kind) for kind in args if kind is not Ellipsis]
-        return lambda value, where: _tuple(value, hint, each, where)
+        each, endless = [_converter(kind) for kind in args if kind is not Ellipsis], args[-1] is Ellipsis
+        return lambda value, where: _tuple(value, hint, each, endless, where)
     if origin in (dict, Mapping):
         free, convert = args[1] is Any, _converter(args[1])
         return lambda value, where: {
@@ -159,14 +163,13 @@ def build(cls: type[T], data: Any, where: str) -> T:
     example = f"{{{next(iter(required))}: {data}}}" if isinstance(data, str) and len(required) == 1 else "KEY: VALUE"
     data = _mapping(data, where or "configuration", example)
     prefix = f"{where}." if where else ""
-    for key in data:
-        if key not in known:
-            advice = getattr(cls, "ELSEWHERE", {}).get(key, "")
-            raise unknown(f"{prefix}{key}", key, known, fix=advice)
-    for name, hint in required.items():
-        if name not in data:
-            raise ConfigError(f"{prefix}{name}", "nothing", _describe(hint), f"set {prefix}{name}")
-    return cls(**{name: known[name](item, f"{prefix}{name}") for name, item in data.items()})
+    if not data.keys() <= known.keys():
+        key = next(key for key in data if key not in known)
+        raise unknown(f"{prefix}{key}", key, known, fix=getattr(cls, "ELSEWHERE", {}).get(key, ""))
+    if not required.keys() <= data.keys():
+        name = next(name for name in required if name not in data)
+        raise ConfigError(f"{prefix}{name}", "nothing", _describe(required[name]), f"set {prefix}{name}")
+    return cls(**{name: known[name](item, prefix + name) for name, item in data.items()})
 
 
 def plain(value: Any) -> Any:
@@ -207,8 +210,7 @@ def _literal(value: Any, allowed: tuple[Any, ...], where: str) -> Any:
     return allowed[allowed.index(value)]
 
 
-def _tuple(value: Any, hint: Any, each: Sequence[Converter], where: str) -> tuple[Any, ...]:
-    endless = get_args(hint)[-1] is Ellipsis
+def _tuple(value: Any, hint: Any, each: Sequence[Converter], endless: bool, where: str) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)) or not (endless or len(value) == len(each)):
         raise _wrong(value, hint, where)
     return tuple([each[0 if endless else k](item, f"{where}[{k}]") for k, item in enumerate(value)])

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from conceptloader.base.lazy import uncollected
 from conceptloader.base.shown import Shown
 from conceptloader.base.strict import unknown
 from conceptloader.base.version import __version__
@@ -195,16 +196,22 @@ class Blend(Shown):
             on_seq_len_change=self.config.on_seq_len_change,
             new_stage=new_stage,
         )
-        return dataclasses.replace(self, spec=spec)
+        return self._in_order(spec)
+
+    def _in_order(self, spec: OrderSpec) -> "Blend":
+        """By another spec; with these views where the members stay."""
+        if spec.members != self.spec.members:
+            return dataclasses.replace(self, spec=spec)
+        changed = copy.copy(self)
+        object.__setattr__(changed, "spec", spec)
+        object.__setattr__(changed, "order", changed._order())
+        return changed
 
     def with_live(self, segment: Segment, consumed: int) -> "Blend":
         """With weights set live by a run that asks for no sample before `consumed`; see OrderSpec.with_live."""
-        changed = copy.copy(self)  # with the views: of members, which stay
         spec = self.spec.with_live(segment, self.order)
         known = min(consumed, *(one.at + 1 for one in spec.live[-KEPT:]))
-        object.__setattr__(changed, "spec", spec.cut(known))
-        object.__setattr__(changed, "order", changed._order())
-        return changed
+        return self._in_order(spec.cut(known))
 
     def facts(self, **more: Any) -> dict[str, Any]:
         """What has to be equal on all ranks that read it; see `facts_of`."""
@@ -269,6 +276,7 @@ ConfigLike = Config | Blend | Mapping[str, Any] | str | os.PathLike[str]
 """A YAML file's path, its content, a Config, or what open_blend made of one."""
 
 
+@uncollected()
 def open_blend(
     config: ConfigLike,
     datasets: Mapping[str, Dataset] | None = None,

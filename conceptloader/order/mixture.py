@@ -50,13 +50,15 @@ class Mixture(Shown):
             weights that are known.
         max_epochs: per dataset, how often it may be read by `check_run`, or None.
         shuffle: False reads the windows of every dataset in storage order.
-        num_samples: end of the order; None for none.
         forgotten: segments before the first one with `drawn` are not known: asking for their samples, or draws, raises
             ConfigError. As an attribute, `begin` is the first sample that is known.
 
     Raises:
         ConfigError: naming the argument, what was found and what was expected.
     """
+
+    num_samples: int | None = None
+    """The end of the order; None where it has none."""
 
     def __init__(
         self,
@@ -68,7 +70,6 @@ class Mixture(Shown):
         segments: Sequence[Segment] | None = None,
         max_epochs: Sequence[float | None] | None = None,
         shuffle: bool = True,
-        num_samples: int | None = None,
         forgotten: bool = False,
     ) -> None:
         if not 1 <= as_integer(block, "block") <= MAX_BLOCK:
@@ -81,7 +82,7 @@ class Mixture(Shown):
         self.sizes = [int(n) for n in sizes]
         self.names = [str(k) for k in range(len(self.sizes))] if names is None else list(names)
         self.seed, self.block = as_integer(seed, "seed"), int(block)
-        self.shuffle, self.num_samples = bool(shuffle), num_samples
+        self.shuffle = bool(shuffle)
         self.max_epochs = [None] * len(self.sizes) if max_epochs is None else list(max_epochs)
         self._check_names()
         if segments is None or weights is not None:
@@ -183,8 +184,7 @@ class Mixture(Shown):
         skipped, at = self._skipped.astype(np.int64), self._skip_at.astype(np.int64)
         passed = np.searchsorted(at + skipped[1:], g, side="right")
         t = g - skipped[passed]
-        end = _NEVER if self.num_samples is None else self.num_samples
-        return np.where(t >= np.minimum(np.append(at, _NEVER)[passed], end), -1, t)
+        return np.where(t >= np.append(at, _NEVER)[passed], -1, t)
 
     def _tables(self, g: U64Array) -> kernels.KernelTables:
         """What kernels need for these global samples. Phases of earlier ones stay, whose trees take long."""
@@ -231,8 +231,7 @@ class Mixture(Shown):
 
     def locate_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array]:
         """(datasets int64, draws uint64) of an array of indices below 2**63, in its shape. The GIL is released."""
-        end = MAX_N if self.num_samples is None else self.num_samples
-        t = as_positions(positions, end, "sample index")
+        t = as_positions(positions, MAX_N, "sample index")
         g = self._global(t.reshape(-1))
         datasets, draws = np.empty(g.shape, np.int64), np.empty(g.shape, np.uint64)
         if len(g):
@@ -265,7 +264,7 @@ class Mixture(Shown):
                 "0 or more",
                 "pass a sample from 0 on",
             )
-        at = int(self._global(np.array([g if self.num_samples is None else min(g, self.num_samples)], np.uint64))[0])
+        at = int(self._global(np.array([g], np.uint64))[0])
         return counts_in(self._phase(bisect_right(self._starts, at) - 1), at, self.block)
 
     def index_of_window(self, dataset: int, epoch: int, window: int) -> int | None:
@@ -281,11 +280,7 @@ class Mixture(Shown):
                 f"windows of its dataset: {self.sizes[:20]}",
                 "pass numbers in these ranges",
             )
-        size, draw = self.sizes[dataset], epoch * self.sizes[dataset] + window
-        if self.shuffle:
-            draw = reference.draw_of(epoch, window, size, self._keys[dataset])
-        g = self._positions(dataset, np.array([draw], np.uint64))
-        t = int(self._trainers(g)[0])
+        t = int(self.indices_of_windows(dataset, epoch, [window])[0])
         return None if t < 0 else t
 
     def indices_of_windows(self, dataset: int, epoch: int, windows: npt.ArrayLike) -> I64Array:
@@ -329,13 +324,6 @@ class Mixture(Shown):
 
     def check_run(self, num_samples: int) -> None:
         """Raise ConfigError if the first `num_samples` samples would read a dataset more often than its max_epochs."""
-        if self.num_samples is not None and num_samples > self.num_samples:
-            raise ConfigError(
-                "num_samples",
-                f"{num_samples} with order sequential",
-                f"at most {self.num_samples}, which it has",
-                f"set num_samples to {self.num_samples} or less, or omit it",
-            )
         if not any(self.max_epochs):
             return
         counts = self.counts(num_samples)
@@ -349,9 +337,39 @@ class Mixture(Shown):
                 )
 
 
-def sequential(sizes: Sequence[int], names: Sequence[str]) -> Mixture:
+class Sequential(Mixture):
     """The order of evaluation: every window of every dataset once, the datasets one after the other by name."""
-    some = [(name, size) for name, size in sorted(zip(names, sizes, strict=True)) if size] or [(names[0], 0)]
-    starts = [0, *accumulate(size for _, size in some)]
-    segments = [Segment(at=at, weights={name: 1}) for at, (name, _) in zip(starts, some, strict=False)]
-    return Mixture(sizes, names=names, block=1, segments=segments, shuffle=False, num_samples=starts[-1])
+
+    num_samples: int
+
+    def __init__(self, sizes: Sequence[int], names: Sequence[str]) -> None:
+        some = [(name, size) for name, size in sorted(zip(names, sizes, strict=True)) if size] or [(names[0], 0)]
+        all_of_them = Segment(at=0, weights=dict.fromkeys(dict(some), 1))
+        super().__init__(sizes, names=names, segments=[all_of_them], shuffle=False)
+        *starts, self.num_samples = accumulate((size for _, size in some), initial=0)
+        self.segments = [Segment(at=at, weights={name: 1}) for at, (name, _) in zip(starts, some, strict=True)]
+        self._first = {self._index[name]: at for at, (name, _) in zip(starts, some, strict=True)}
+
+    def locate_many(self, positions: npt.ArrayLike) -> tuple[I64Array, U64Array]:
+        """See Mixture."""
+        t = as_positions(positions, self.num_samples, "sample index")
+        starts = np.array([*self._first.values()], np.uint64)
+        place = np.searchsorted(starts, t, side="right") - 1
+        return np.array([*self._first])[place], t - starts[place]
+
+    def counts(self, g: int) -> list[int]:
+        """See Mixture."""
+        return [min(max(g - self._first.get(k, g), 0), size) for k, size in enumerate(self.sizes)]
+
+    def _positions(self, dataset: int, draws: U64Array) -> I64Array:
+        return np.where(draws < self.sizes[dataset], draws.astype(np.int64) + self._first.get(dataset, 0), -1)
+
+    def check_run(self, num_samples: int) -> None:
+        """Raise ConfigError if there are fewer than `num_samples` samples."""
+        if num_samples > self.num_samples:
+            raise ConfigError(
+                "num_samples",
+                f"{num_samples} with order sequential",
+                f"at most {self.num_samples}, which it has",
+                f"set num_samples to {self.num_samples} or less, or omit it",
+            )

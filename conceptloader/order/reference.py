@@ -154,8 +154,3 @@ class PhaseOrder:
         for member, count in zip(self.members, self.tree.counts(g - self.start), strict=True):
             counts[member] += count
         return counts
-
-
-def draw_of(epoch: int, window: int, size: int, key: int) -> int:
-    """The draw of a window of a dataset of `size` windows with this key."""
-    return epoch * size + unpermute(window, size, epoch_key(key, epoch))

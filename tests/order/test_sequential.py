@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conceptloader.errors import ConfigError
-from conceptloader.order.mixture import sequential
+from conceptloader.order.mixture import Sequential
 from tests.raises import raises
 
 
@@ -14,7 +14,7 @@ from tests.raises import raises
 )
 def test_equals_a_list(windows, random):
     names = random.sample(sorted(windows), len(windows))
-    order = sequential([windows[name] for name in names], names)
+    order = Sequential([windows[name] for name in names], names)
     expected = [(names.index(name), 0, w) for name in sorted(windows) for w in range(windows[name])]
     assert order.num_samples == len(expected)
     assert [order.sample(g) for g in range(len(expected))] == expected
@@ -26,7 +26,7 @@ def test_equals_a_list(windows, random):
 
 
 def test_beyond_the_end():
-    order = sequential([3, 2, 0], ["b", "a", "c"])
+    order = Sequential([3, 2, 0], ["b", "a", "c"])
     assert order.index_of_window(0, 1, 0) is None
     assert order.index_of_window(1, 1, 0) is None
     assert order.indices_of_windows(1, 0, [0, 1]).tolist() == [0, 1]
@@ -47,7 +47,7 @@ def test_beyond_the_end():
 
 def test_bad_arguments():
     with raises(ConfigError, expected="name of its own"):
-        sequential([1, 2], ["a", "a"])
+        Sequential([1, 2], ["a", "a"])
     for size in (-1, 0):
         with raises(ConfigError, "sizes.a", f"{size} windows"):
-            sequential([size], ["a"])
+            Sequential([size], ["a"])

@@ -197,7 +197,7 @@ def test_an_error_of_the_reader_changes_nothing(config: Config, monkeypatch: pyt
     def fails(*_: Any) -> None:
         raise ConfigError("tracks", "none")
 
-    monkeypatch.setattr("conceptloader.loader.batch.loader.open_reader", fails)
+    monkeypatch.setattr("conceptloader.loader.batch.reader.BatchReader.on", fails)
     with raises(ConfigError, "tracks"):
         loader.load_state_dict(state)
     assert (loader.blend, loader.run.plan, loader.consumed_samples) == before

@@ -143,7 +143,6 @@ class Dataset(Shown):
             self.path, self.num_documents = roots.directory, view.view.num_documents
             self.stored_tracks = {name: replace(one, max_spans=spans[name]) for name, one in manifest.tracks.items()}
         self.tracks = {name: self.stored_tracks[name] for name in self.levels}
-        self._codecs: dict[str, Codec] = {}
         self._known: dict[str, dict[str | int, Concept]] = {}  # concepts by track, by name and id, once asked for
         self._arguments = (self.path, roots.given, verify_files)
 
@@ -446,10 +445,7 @@ class Dataset(Shown):
 
     def codec(self, track: str) -> Codec:
         """The codec of a track. Raises: ConfigError for an unknown track, FormatError for an unknown codec."""
-        if track in self._codecs:
-            return self._codecs[track]
-        entry = self.manifest.tracks.get(track)
-        if entry is None:
+        if track not in self.manifest.tracks:
             known = sorted(self.manifest.tracks)
             raise ConfigError(
                 self.path,
@@ -457,8 +453,7 @@ class Dataset(Shown):
                 f"one of {known}",
                 f"pass a name that `conceptloader inspect {self.path}` shows",
             )
-        codec = self._codecs[track] = self.files.codec(track)
-        return codec
+        return self.files.codec(track)
 
     def vocabulary(self, track: str) -> list[str] | None:
         """Names of a track's concepts, index = concept id; None if the dataset has none for it."""

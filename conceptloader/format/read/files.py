@@ -130,6 +130,7 @@ class Files:
         if guard is not None:
             guard.begin(manifest)
         self._expected: dict[tuple[str, int], Expected] = {}
+        self._codecs: dict[str, Codec] = {}
 
     def path(self, kind: str, shard: int) -> str:
         return self.expected(kind, shard).path
@@ -140,10 +141,13 @@ class Files:
 
     def codec(self, track: str) -> Codec:
         """The codec of a track. Raises: ConfigError for its parameters, FormatError for one that is not known."""
-        entry = self.manifest.tracks[track]
-        where = f"{self.roots.resolve(fmt.MANIFEST)}: track {track!r}"
-        codec = get_codec(entry.codec, entry.parameters, where)
-        return ConceptsCodec(entry.parameters, entry.num_ids) if isinstance(codec, ConceptsCodec) else codec
+        if track not in self._codecs:
+            entry = self.manifest.tracks[track]
+            where = f"{self.roots.resolve(fmt.MANIFEST)}: track {track!r}"
+            codec = get_codec(entry.codec, entry.parameters, where)
+            codec = ConceptsCodec(entry.parameters, entry.num_ids) if isinstance(codec, ConceptsCodec) else codec
+            self._codecs[track] = codec
+        return self._codecs[track]
 
     def concepts(self, track: str) -> ConceptsCodec:
         """The codec of a track of concepts."""
@@ -161,22 +165,25 @@ class Files:
         """What the manifest says of a file."""
         known = self._expected.get((kind, shard))
         if known is None:
-            column, stream = self.kinds[kind], kind == "stream.bin"
-            name, size = column.path[shard] or f"{self.table.path[shard]}.{kind}", int(column.size[shard])
-            path = self.roots.resolve(name)
-            foreign = self.table.foreign[shard] if stream else None
-            sample = column.sample[shard]
-            assert sample is not None, path  # as of every file that is there
-            known = self._expected[kind, shard] = Expected(
-                path,
-                size,
-                sample,
-                foreign.mtime_ns or None if foreign is not None else None,
-                stream,
-                self.require_unchanged,
-                self.roots.open,
-            )
+            known = self._expected[kind, shard] = self._described(kind, shard)
         return known
+
+    def _described(self, kind: str, shard: int) -> Expected:
+        column, stream = self.kinds[kind], kind == "stream.bin"
+        name, size = column.path[shard] or f"{self.table.path[shard]}.{kind}", int(column.size[shard])
+        path = self.roots.resolve(name)
+        foreign = self.table.foreign[shard] if stream else None
+        sample = column.sample[shard]
+        assert sample is not None, path  # as of every file that is there
+        return Expected(
+            path,
+            size,
+            sample,
+            foreign.mtime_ns or None if foreign is not None else None,
+            stream,
+            self.require_unchanged,
+            self.roots.open,
+        )
 
     def read(self, kind: str, shard: int, offset: int, size: int) -> bytes:
         """Exactly these bytes. Raises: FormatError for a file that is not the one the manifest means, ReadError."""
@@ -191,7 +198,7 @@ class Files:
             return
         for kind, column in list(self.kinds.items()):
             for shard in np.flatnonzero(column.size >= 0).tolist():
-                file = self.expected(kind, shard)
+                file = self._described(kind, shard)  # not kept: it is most of what many small datasets would hold
                 with named(file.path, "looked at"):
                     file.check(os.stat(file.path))
 

@@ -27,7 +27,6 @@ class Roots:
 
     def __init__(self, directory: str, roots: Given) -> None:
         self._choose(os.path.abspath(directory), os.path.dirname, roots, os.path.abspath)
-        self._lexical = [os.path.join(root, "") for root in self.roots]
         self._real = tuple(os.path.join(os.path.realpath(root), "") for root in (*self.roots, self.directory))
         self._met = {self.directory}  # directories that were below the roots, links followed
 
@@ -58,7 +57,7 @@ class Roots:
 
     def allows(self, directory: str) -> bool:
         """Whether files of a resolved directory may be read, links aside."""
-        return os.path.join(directory, "").startswith(tuple(self._lexical))
+        return os.path.join(directory, "").startswith(tuple(os.path.join(root, "") for root in self.roots))
 
     def check_real(self, path: str) -> str:
         """Refuse what is outside the roots once symbolic links are followed. Returns: where it is then.

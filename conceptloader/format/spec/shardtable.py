@@ -215,10 +215,11 @@ def _columns(table: ShardTable) -> Iterator[tuple[str, Any]]:
     for one in fields(table):
         if one.name not in ("files", "tracks"):
             yield one.name, getattr(table, one.name)
+    column: Any
     for key, column in [*table.files.items(), *table.tracks.items()]:
         place = "files" if key in table.files else "tracks"
-        for name, value in vars(column).items() if column else ():
-            yield f"{place}.{key}.{name}", value
+        for one in fields(column):
+            yield f"{place}.{key}.{one.name}", getattr(column, one.name)
 
 
 def _check_sizes(table: ShardTable, layouts: Sequence[StreamLayout], block_tokens: int) -> None:

@@ -382,7 +382,9 @@ class BaseLoader(Shown, Generic[B]):
             where,
             allow_changed=allow_changed,
             new_stage=new_stage,
-            read=lambda blend: open_reader(blend, self.dp_rank),
+            read=lambda blend: (
+                self._reader.on(blend.order) if blend.views is self.blend.views else open_reader(blend, self.dp_rank)
+            ),
         )
         self._reader = self.run.deal(reader)
         self.close()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from conceptloader.base.hashing import derive_key
+from conceptloader.base.lazy import uncollected
 from conceptloader.base.strict import unknown
 from conceptloader.config import Blend, ConceptOptions, LossWeight, Outputs, View
 from conceptloader.errors import ConfigError
@@ -34,6 +35,7 @@ CLAIMED_BYTES = 1 << 20  # of a track in a sample: above, files have to prove th
 logger = logging.getLogger(__name__)
 
 
+@uncollected()
 def open_reader(blend: Blend, dp_rank: int = 0, layout: BatchLayout | None = None) -> BatchReader:
     """A reader of the samples of `blend`.
 

@@ -108,6 +108,12 @@ class BatchReader:
         layout = BatchLayout(seq_len=size, outputs=Boundaries(cu_seqlens=True, loss_mask=False))
         return partial(_costs, BatchReader(order, self.views, layout, self.dp_rank), size)
 
+    def on(self, order: Order) -> "BatchReader":
+        """A reader of the same members in another order, in place of this one."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), order=order)
+        return other
+
     def read(
         self,
         samples: U64Array,

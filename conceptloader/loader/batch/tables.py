@@ -91,7 +91,7 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
             packing = view.packs.packing
             member["bins"], member["stop"] = packing.bins, view.packs.stop
             member["overflow"] = OVERFLOWS.index(packing.overflow)
-    all_shards, all_tracks, all_fields = map(np.concatenate, (shards, tracks, fields))
+    all_shards, all_tracks, all_fields = map(_joined, (shards, tracks, fields))
     needed = np.ones((len(all_shards), len(kinds)), np.bool_)
     needed[:, DOCUMENTS] = False
     for member in members[members["documents"] > 0]:  # any of those that share the shards
@@ -106,16 +106,20 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
     needed = np.column_stack([needed, *read])
     return Tables(
         shards=all_shards,
-        layouts=np.concatenate(layouts),
+        layouts=_joined(layouts),
         tracks=all_tracks,
         fields=all_fields,
         members=members,
-        left_out=np.concatenate(left_out),
-        runs=np.concatenate(runs),
+        left_out=_joined(left_out),
+        runs=_joined(runs),
         kinds=(*kinds, *of_columns),
         needed=needed,
         owners=tuple(owners),
     )
+
+
+def _joined(parts: list[Array]) -> Array:
+    return np.concatenate(parts, dtype=parts[0].dtype)  # else numpy works the common type out, for each part
 
 
 def _offset(layout: fmt.StreamLayout, field: str) -> int:

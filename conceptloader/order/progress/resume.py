@@ -176,7 +176,10 @@ def splice(saved: OrderSpec, current: OrderSpec, stage: int, consumed: int, live
         return current
     past = [one for one in saved.segments if one.at < stage]
     drawn = saved.draws_before(stage) if stage > saved.begins else dict(saved.live[0].drawn or {}) if stage else {}
-    keys = {name: _member_key(name, member, saved, drawn) for name, member in current.members.items()}
+    before: dict[str, dict[str, Member]] = {}
+    for key in sorted(drawn):
+        before.setdefault(saved.members[key].dataset, {})[key] = saved.members[key]
+    keys = {name: _member_key(name, member, before.get(name, {})) for name, member in current.members.items()}
     ahead = [one for one in (*current.segments, *live) if one.at > stage or not stage]
     if stage:
         known = [one for one in ordered([*current.segments, *live], current.members) if one.at <= stage]
@@ -249,9 +252,11 @@ def reread_shares(saved: OrderSpec, current: OrderSpec, consumed: int) -> dict[s
     return {name: 1 - share for name, share in fresh.items() if share < 1}
 
 
-def _member_key(name: str, member: Member, saved: OrderSpec, drawn: Mapping[str, int]) -> str:
-    """The member name under which a dataset continues: the one it had with these windows, or a new one."""
-    before = {key: old for key, old in saved.members.items() if old.dataset == name and key in drawn}
+def _member_key(name: str, member: Member, before: Mapping[str, Member]) -> str:
+    """The member name under which a dataset continues: the one it had with these windows, or a new one.
+
+    before: members of this dataset that were drawn.
+    """
     for key, old in before.items():
         if old.identity == member.identity:
             return key

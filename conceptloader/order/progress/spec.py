@@ -12,7 +12,7 @@ from conceptloader.base.checks import as_count, as_integer
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import Saved, build, plain
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.mixture import FORGOTTEN, ORDER_VERSION, Mixture, sequential
+from conceptloader.order.mixture import FORGOTTEN, ORDER_VERSION, Mixture, Sequential
 from conceptloader.order.segments import Segment, ordered, origins
 
 VERSIONS = {"spec_version": 1, "order_version": ORDER_VERSION}
@@ -156,7 +156,7 @@ class OrderSpec(Saved):
         names = list(self.members)
         sizes = [member.windows for member in self.members.values()]
         if self.order == "sequential":
-            return sequential(sizes, names)
+            return Sequential(sizes, names)
         if self.order != "shuffled":
             raise ConfigError(
                 "order",

@@ -1,11 +1,9 @@
 """Whole documents in every sample, without an index: which parts of documents make a pack.
 
-The specification is docs/packing-specification.md.
-
-Plain and slow on purpose; kernels/packing.py is the compiled twin.
+The specification is docs/packing-specification.md; tests/packing/plain.py says the same without kernels.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
@@ -14,6 +12,8 @@ import numpy as np
 from conceptloader.config.mask import NOTHING, Mask
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.dataset import Dataset
+from conceptloader.kernels.kernel import Array
+from conceptloader.kernels.packing import make_room, pack_pieces
 from conceptloader.order.progress.spec import Overflow
 
 MAX_BLOCK_TOKENS = 1 << 27
@@ -72,17 +72,6 @@ class Piece(NamedTuple):
     document: int
 
 
-class Part(NamedTuple):
-    """Tokens [start, start + tokens) of a document that ends at `end`, at `place` of pack `bin` of its block."""
-
-    bin: int
-    place: int
-    start: int
-    tokens: int
-    end: int
-    document: int
-
-
 def pieces_of(documents: Iterable[tuple[int, int, int]], first: int, last: int, packing: Packing) -> Iterator[Piece]:
     """What begins in tokens [first, last), of documents (number, start, end): pieces of seq_len tokens, and rests."""
     size, split = packing.seq_len, packing.overflow == "split"
@@ -95,42 +84,26 @@ def pieces_of(documents: Iterable[tuple[int, int, int]], first: int, last: int, 
                 yield Piece(at, min(size, end - at), end, number)
 
 
-def pack(pieces: Iterable[Piece], bins: int, packing: Packing) -> list[Part]:
+def pack(pieces: Sequence[Piece], bins: int, packing: Packing) -> Array:
     """Best fit, the longest piece first; what fits nowhere whole comes last, into any room that is left.
 
-    The parts of a pack follow each other in the order in which they are returned.
+    Returns: PIECE [n]. The parts of a pack follow each other.
     """
-    room = [packing.seq_len] * bins
-    found: list[Part] = []
-    left: list[Piece] = []
-
-    def put(b: int, piece: Piece, start: int, tokens: int) -> None:
-        found.append(Part(b, packing.seq_len - room[b], start, tokens, piece.end, piece.document))
-        room[b] -= tokens
-
-    for piece in sorted(pieces, key=lambda piece: (-piece.tokens, piece.start)):
-        fitting = [b for b in range(bins) if room[b] >= piece.tokens]
-        if fitting:
-            put(min(fitting, key=lambda b: (room[b], b)), piece, piece.start, piece.tokens)
-        elif packing.overflow == "refuse":
-            raise _refused(piece.document, piece.tokens, "room for it in a pack of its block", FIT_BLOCK)
-        else:
-            left.append(piece)
-    for piece in left:
-        start, stop = piece.start, piece.start + piece.tokens
-        while start < stop:
-            b = max(range(bins), key=lambda b: (room[b], b))
-            taken = min(stop - start, room[b])
-            if not taken:
-                raise FormatError(
-                    "",
-                    "more tokens in the document table than when it was opened",
-                    "the same",
-                    "run `conceptloader verify DATASET --full`, and restore the files it names",
-                )
-            put(b, piece, start, taken)
-            start = start + taken if packing.overflow == "split" else stop
-    return found
+    room = make_room(len(pieces), packing.seq_len, packing.bins)
+    for k, piece in enumerate(pieces):
+        room.pieces[k] = (-1, -1, *piece)
+    parts = pack_pieces(room, len(pieces), bins, OVERFLOWS.index(packing.overflow))
+    if parts < 0 and packing.overflow == "refuse":
+        refused = pieces[-1 - parts]
+        raise _refused(refused.document, refused.tokens, "room for it in a pack of its block", FIT_BLOCK)
+    if parts < 0:
+        raise FormatError(
+            "",
+            "more tokens in the document table than when it was opened",
+            "the same",
+            "run `conceptloader verify DATASET --full`, and restore the files it names",
+        )
+    return room.packed[:parts]
 
 
 def _refused(document: int, tokens: int, expected: str, fix: str) -> ConfigError:
@@ -170,7 +143,6 @@ class Packs:
                     "a document table in each shard",
                     "run `conceptloader build` or `adopt` with documents, or omit packing",
                 )
-        self._last: tuple[int, list[Part]] = -1, []  # the block that was asked for last
 
     def __len__(self) -> int:
         return self.packing.packs(self.stop - self.start)
@@ -185,22 +157,6 @@ class Packs:
                 counted = -(-(min(stop, self.stop) - self.start) // size)
                 total += min(counted * bins, len(self)) - min(block * bins, len(self))
         return total
-
-    def parts(self, i: int) -> list[Part]:
-        """What pack i holds, in order."""
-        block, b = divmod(i, self.packing.bins)
-        return [part for part in self._block(block) if part.bin == b]
-
-    def _block(self, number: int) -> list[Part]:
-        kept, parts = self._last
-        if kept != number:
-            try:
-                bins, pieces = self.block(number)
-                parts = pack(pieces, bins, self.packing)
-            except (ConfigError, FormatError) as error:
-                raise error.within(self.dataset.path) from error
-            self._last = number, parts
-        return parts
 
     def block(self, number: int) -> tuple[int, list[Piece]]:
         """(packs, pieces) of a block."""

@@ -1,23 +1,21 @@
 """Which tokens samples of a member read, where they have them, and from which sample on they may not."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conceptloader.config import View, packing
+from conceptloader.config import View
 from conceptloader.config.mask import ALWAYS, NEVER
-from conceptloader.config.packing import Packs
+from conceptloader.config.packing import Packs, pack
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.bulk import equal_pairs, gather, ragged
 from conceptloader.format.read.concepts import Coverage
 from conceptloader.format.read.dataset import Cut, Dataset
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints
-from conceptloader.kernels.kernel import Array
-from conceptloader.kernels.packing import make_room, pack_pieces
 
 Bools = NDArray[np.bool_]
 Interval = tuple[int, int]
@@ -158,7 +156,7 @@ def _parts_of_packs(packs: Packs, samples: Ints) -> NDArray[np.int64]:
     for block, some in by_value(blocks):
         try:
             count, pieces = packs.block(block)
-            parts = pack_some(pieces, count, packs.packing)
+            parts = pack(pieces, count, packs.packing)
         except (ConfigError, FormatError) as error:
             raise error.within(packs.dataset.path) from error
         parts = parts[np.argsort(parts["bin"], kind="stable")]
@@ -277,14 +275,3 @@ def by_value(values: Ints) -> Iterator[tuple[int, Ints]]:
     for places in np.split(order, np.flatnonzero(np.diff(values[order])) + 1):
         if len(places):
             yield int(values[places[0]]), places
-
-
-def pack_some(pieces: Sequence[packing.Piece], packs: int, rules: packing.Packing) -> Array:
-    """blend.packing.pack, compiled, for many packs that nobody reads: PIECE [n]. Raises what it raises."""
-    room = make_room(len(pieces), rules.seq_len, rules.bins)
-    for k, piece in enumerate(pieces):
-        room.pieces[k] = (-1, -1, *piece)
-    parts = pack_pieces(room, len(pieces), packs, packing.OVERFLOWS.index(rules.overflow))
-    if parts < 0:
-        packing.pack(pieces, packs, rules)
-    return room.packed[:parts]

@@ -13,6 +13,7 @@ from conceptloader.config import present
 from conceptloader.ingest.adopt.adopt import adopt
 from tests.corpora.small import written
 from tests.corpora.token_files import write_corpus, write_datatrove
+from tests.packing.plain import parts_of
 
 SEED, SEQ_LEN, TOPICS = 42, 64, 16
 EOD, VOCABULARY = 249, 250
@@ -109,7 +110,7 @@ def tokens_of(blend: cl.Blend, sample: int) -> list[int]:
     size, dataset = view.member.seq_len or 1 << 40, view.dataset
     start, stop = view.start + number * size, view.start + (number + 1) * size + 1
     if view.packs is not None:
-        ranges = [(part.start, min(part.start + part.tokens + 1, part.end)) for part in view.packs.parts(number)]
+        ranges = [(part.start, min(part.start + part.tokens + 1, part.end)) for part in parts_of(view.packs, number)]
         return [token for start, stop in ranges for token in dataset.tokens(start, stop).tolist()]
     if view.by_document:
         start, stop = dataset.document_range(view.start + number)

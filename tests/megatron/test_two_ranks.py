@@ -16,6 +16,7 @@ from conceptloader.format.read.dataset import Dataset
 from tests.corpora.for_megatron import EOD, write_config, write_datasets
 from tests.megatron.launching import ROOT, torchrun
 from tests.megatron.tiny import LENGTH, parameters, token_losses
+from tests.packing.plain import parts_of
 
 BATCH, STEPS, RATE, BINS = 8, 4, 0.5, 8
 Row = list[tuple[int, int, bool, int]]  # token, label, whether it is trained on, sequence
@@ -33,7 +34,7 @@ def window(dataset: Dataset, start: int) -> Row:
 def pack(packs: Packs, number: int) -> Row:
     """Each part is a sequence; its last token has a label where its document goes on."""
     row: Row = []
-    for sequence, part in enumerate(packs.parts(number)):
+    for sequence, part in enumerate(parts_of(packs, number)):
         stop = part.start + part.tokens
         tokens = packs.dataset.tokens(part.start, min(stop + 1, part.end)).tolist()
         labels = tokens[1:] if stop < part.end else [*tokens[1:], EOD]

@@ -23,6 +23,7 @@ from tests.nanotron import support
 from tests.nanotron.by_hand import losses
 from tests.nanotron.conftest import WEIGHTS
 from tests.nanotron.plan import Layout, Oracle, assert_seen
+from tests.packing.plain import parts_of
 
 pytestmark = [pytest.mark.usefixtures("nanotron_src"), pytest.mark.timeout(900), pytest.mark.slow]
 
@@ -172,7 +173,7 @@ def test_losses_of_packs_are_those_of_a_loop_by_hand(tmp_path: Path, dataset: di
     packed["exclude"] = plain["exclude"] = [
         {
             "dataset": blend.config.names[member],
-            "tokens": [blend.views[member].packs.parts(pack)[0].start + k for k in (0, 1)],
+            "tokens": [parts_of(blend.views[member].packs, pack)[0].start + k for k in (0, 1)],
         }
         for member, _, pack in (blend.order.sample(sample) for sample in (4, 5))
     ]

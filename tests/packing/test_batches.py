@@ -15,6 +15,7 @@ from conceptloader.loader.batch.reader import BatchReader
 from conceptloader.testing import RawDocument, write_dataset
 from tests.batch.cases import read
 from tests.packing.packed import make_view
+from tests.packing.plain import parts_of
 from tests.raises import raises
 
 
@@ -27,7 +28,7 @@ def test_more_pieces_than_there_is_room_for(tmp_path: Path) -> None:
     assert batch["max_seqlen"] == 256  # the padding of the last one
     assert view.packs is not None
     for row, pack in zip(batch["input_ids"].tolist(), packs, strict=True):
-        tokens = [part.document % 900 + 1 for part in view.packs.parts(pack)]
+        tokens = [part.document % 900 + 1 for part in parts_of(view.packs, pack)]
         assert row == tokens + [0] * (256 - len(tokens))
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 HERE = Path(__file__).parent
 OUTPUT = HERE.parent / "bench-output"
 ALL = [
-    "shuffle",
     "mixture",
     "reads",
     "metadata",

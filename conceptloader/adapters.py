@@ -5,7 +5,6 @@ from conceptloader.config import build_mixture
 from conceptloader.loader.batch.digest import batch_digest
 from conceptloader.loader.batch.loader import BaseLoader
 from conceptloader.order.partition import Partition, Plan
-from conceptloader.order.permutation import Permutation
 from conceptloader.order.progress.runlog import RunLog, RunStart
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.schedule import BatchSchedule
@@ -21,7 +20,6 @@ __all__ = [
     "Observer",
     "OrderSpec",
     "Partition",
-    "Permutation",
     "Plan",
     "Ranks",
     "RunLog",

@@ -1,5 +1,4 @@
 """Which sample comes when: pure integer functions of (config, seed, global sample index).
 
-Open reference.py first: the definition. Its compiled twins are in kernels/order.py; mixture.py is
-what others use.
+Open mixture.py first, which others use; docs/order.md is the definition, kernels/order.py computes it for arrays.
 """

@@ -5,6 +5,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,11 @@ from conceptloader.kernels import order as kernels
 from conceptloader.kernels.kernel import I64Array, U64Array
 from conceptloader.order import reference
 from conceptloader.order.built import built_tree, counts_in, draws_of, joined, phase_arrays, positions_in
-from conceptloader.order.permutation import MAX_N, as_positions
 from conceptloader.order.reference import PhaseOrder
 from conceptloader.order.segments import Segment, in_force, ordered, origins
 
 ORDER_VERSION = 1
+MAX_N = 1 << 63
 MAX_BLOCK = 65_536
 _NEVER = 2**63 - 1
 PHASES = 1024  # that stay laid out for kernels
@@ -29,6 +30,22 @@ FORGOTTEN = (
     "pass the run log, which has all weights (--run-log DIR): some were set while the run was running, and a "
     "checkpoint keeps only the last ones"
 )
+
+
+def as_positions(values: Any, n: int, what: str) -> npt.NDArray[np.uint64]:
+    """`values` as a uint64 array in range(n), or a ConfigError that names the first one outside.
+
+    Contiguous and aligned, as kernels take them.
+    """
+    array = np.asarray(values)
+    if array.dtype.kind not in "ui" and array.size:
+        raise ConfigError(what, f"dtype {array.dtype}", "an array of integers", f"pass {what}.astype(numpy.uint64)")
+    if array.dtype.kind == "i" and array.size and int(array.min()) < 0:
+        raise ConfigError(what, int(array.min()), f"values in 0 <= {what} < {n}", f"pass {what} in this range")
+    array = np.require(array, np.uint64, ["C", "A", "E"])
+    if array.size and int(array.max()) >= n:
+        raise ConfigError(what, int(array.max()), f"values in 0 <= {what} < {n}", f"pass {what} in this range")
+    return array
 
 
 class Mixture(Shown):

@@ -25,11 +25,11 @@ def everything() -> str:
 
     for n in (1000, 1025, 10**6, 3 * 2**40 + 7, 2**63):
         shuffle, positions = (
-            cl.adapters.Permutation(n, key=n),
+            cl.Mixture([n], seed=n),
             np.arange(1000, dtype=np.uint64) * np.uint64(max(1, n // 1000)),
         )
-        add(shuffle.forward_many(positions % np.uint64(n)))
-        add(shuffle.inverse_many(positions % np.uint64(n)))
+        add(shuffle.sample_many(positions % np.uint64(n))[2])
+        add(shuffle.indices_of_windows(0, 0, positions % np.uint64(n)))
     for block in (1, 64):
         mixture = cl.Mixture([500, 3000, 10**9], weights=[0.2, 0.3, 0.5], block=block, seed=3)
         for column in mixture.sample_many(np.arange(5000)):

@@ -21,7 +21,7 @@ LOAD = """
 import sys
 try:
     import conceptloader as cl
-    cl.adapters.Permutation(10**9, key=1).forward(5)
+    cl.Mixture([10**9]).sample(5)
     from conceptloader.kernels.library import load_library
     print(load_library().level)
 except cl.errors.KernelsError as error:

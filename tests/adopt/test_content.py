@@ -13,7 +13,6 @@ from conceptloader.errors import InputError, ResumeError
 from conceptloader.ingest.adopt import adopt as adopting
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.storage.sample import sample_places
-from tests.corpora.small import written
 from tests.format.spec_reader import SpecReader
 from tests.raises import raises
 
@@ -81,13 +80,6 @@ def test_times_identify_nothing_and_verify_finds_what_no_sample_meets(tmp_path: 
     assert cl.verify(tmp_path / "out") == []
     assert len(cl.verify(tmp_path / "out", full=True)) == 1
     assert take(file, tmp_path / "out").stream_fingerprint == before
-
-
-def test_small_files_have_the_fingerprint_of_their_tokens(tmp_path: Path) -> None:
-    file = tmp_path / "x.bin"
-    file.write_bytes(np.arange(900, dtype="<u2").tobytes())
-    native = cl.open_dataset(written(tmp_path / "native", [(np.arange(900),)], token_type="u2"))
-    assert take(file, tmp_path / "out").stream_fingerprint == native.stream_fingerprint
 
 
 def test_a_file_that_changes_while_it_is_adopted_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import FormatError
 from conceptloader.testing import random_documents, write_dataset
+from tests.corpora.records import write_rows
 from tests.registered import registered
 
 Capture = pytest.CaptureFixture[str]
@@ -20,42 +21,27 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """web: with concepts and a quality; bare: without; zero: of quality 0; lost: spans get no token; none: no spans."""
+    """web: with concepts and a quality."""
     path = tmp_path_factory.mktemp("data")
-
-    def build(name: str, span: dict[str, int] | None, quality: float | None) -> None:
-        rows = []
-        for k in range(40):
-            row: dict[str, Any] = {"id": f"{name}{k}", "text": "Red paint. " * (4 + k % 5)}
-            if span is not None:
-                row["spans"] = [{**span, "concepts": ["red"]}] if span else []
-            if quality is not None:
-                row["quality"] = quality
-            rows.append(json.dumps(row) + "\n")
-        (path / f"{name}.jsonl").write_text("".join(rows))
-        words = ["--tokenizer", "bytes", "--workers", "1", "--quiet", "--max-unaligned-spans", "1"]
-        words += ["--vocabulary", str(path / "names.txt")] * (span is not None)
-        words += ["--number", "quality:f4"] * (quality is not None)
-        assert main(["build", str(path / f"{name}.jsonl"), "--out", str(path / name), *words]) == 0
-
-    (path / "names.txt").write_text("red\nblue\n")
-    build("web", {"start": 0, "end": 3}, 0.5)
-    build("bare", None, None)
-    build("zero", {"start": 0, "end": 3}, 0)
-    build("lost", {"start": 2, "end": 2}, 1)
-    build("none", {}, None)
+    rows: list[dict[str, Any]] = [
+        {"id": f"web{k}", "text": "Red paint. " * (4 + k % 5), "quality": 0.5} for k in range(40)
+    ]
+    span = {"start": 0, "end": 3, "concepts": ["red"]}
+    write_rows(path / "web.jsonl", [{**row, "spans": [span]} for row in rows])
+    given: dict[str, Any] = {"vocabulary": {"concepts": ["red", "blue"]}, "number": {"quality": "f4"}}
+    cl.build(path / "web.jsonl", path / "web", tokenizer="bytes", **given)
     return path
 
 
 def doctor(data: Path, tmp_path: Path, capsys: Capture, *more: str, code: int, **config: Any) -> dict[str, Any]:
-    """Findings by name, the bad one of a name first."""
+    """Findings by name."""
     names = config.pop("datasets", ["web"])
     run = tmp_path / "run.yaml"
     run.write_text(yaml.safe_dump({"seq_len": 32, "datasets": {n: {"path": str(data / n)} for n in names}, **config}))
     capsys.readouterr()
     assert main(["doctor", str(run), "--seconds", "0.05", "--json", *more]) == code
     found = json.loads(capsys.readouterr().out)["findings"]
-    return {one["name"]: one for one in sorted(found, key=lambda one: not one["good"], reverse=False)[::-1]}
+    return {one["name"]: one for one in found}
 
 
 def test_what_it_says_of_the_loss_is_what_the_loader_gives(data: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -14,9 +14,9 @@ import pytest
 import conceptloader as cl
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.integrations.datatrove_lib import ConceptBuild, ConceptBuildFinish
+from tests.cli.test_sessions import tokenizers
 from tests.corpora.records import write_rows
 from tests.datatrove import steps
-from tests.ingest.test_special_tokens import with_marks
 from tests.raises import raises
 
 
@@ -35,13 +35,6 @@ def expected(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     out = tmp_path_factory.mktemp("own") / "ds"
     assert cl.build(corpus, out, **steps.OPTIONS).shards > steps.TASKS
     return content(out)
-
-
-@pytest.mark.parametrize(("tasks", "workers"), [(1, 1), (3, 2), (9, 1)])
-def test_tasks_and_workers_change_no_byte(
-    corpus: Path, expected: dict[str, bytes], tmp_path: Path, tasks: int, workers: int
-) -> None:
-    assert content(steps.build(corpus, tmp_path, tasks, workers)) == expected
 
 
 def test_a_killed_task_and_two_attempts_of_one_leave_it_whole(
@@ -87,22 +80,12 @@ def test_no_line_is_skipped(tmp_path: Path, line: bytes, problem: str | None) ->
     assert not (tmp_path / "ds" / "manifest.json").exists()
 
 
-def test_the_last_step_writes_what_is_missing_alone(corpus: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
-    first, last = (step(corpus, tmp_path / "ds", **steps.OPTIONS) for step in (ConceptBuild, ConceptBuildFinish))
-    first.run(rank=1, world_size=2)
-    assert first.stats["shards"].total == (len([name for name in expected if name.endswith("stream.bin")])) // 2
-    with raises(ConfigError, found="2 tasks"):
-        last.run(rank=0, world_size=2)
-    last.run()
-    assert content(tmp_path / "ds") == expected
-
-
 def test_the_last_step_checks_what_all_tasks_wrote(tmp_path: Path) -> None:
     """Lost spans of all, and the rule for text that spells a special token."""
     lost = [{"start": 3, "end": 3, "concepts": ["noun"]}]
     rows = [{**steps.record(number), "text": "the <|im_end|> cat", "spans": lost} for number in range(20)]
     write_rows(tmp_path / "rows.jsonl", rows)
-    (tmp_path / "tokenizer.json").write_text(with_marks().to_str())
+    (tmp_path / "tokenizer.json").write_text(tokenizers()["marks/tokenizer.json"])
     options = {**steps.OPTIONS, "tokenizer": str(tmp_path / "tokenizer.json")}
 
     def step(kind: type[ConceptBuild], **more: Any) -> ConceptBuild:

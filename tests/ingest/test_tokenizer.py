@@ -2,13 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 import conceptloader as cl
@@ -19,8 +16,7 @@ from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import place
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
-from conceptloader.ingest.records.tokenizer import BytesTokenizer, FileTokenizer, kept_tokenizer, load_tokenizer
-from tests.corpora import tokenizers as corpora
+from conceptloader.ingest.records.tokenizer import kept_tokenizer, load_tokenizer
 from tests.corpora.records import write_rows
 from tests.raises import raises
 
@@ -45,38 +41,6 @@ def train(special: list[str] | None = None) -> "tokenizers.Tokenizer":
 def folder(tmp_path: Path) -> Path:
     train().save(str(tmp_path / "tokenizer.json"))
     return tmp_path
-
-
-@given(st.lists(st.text("the cat\u00a0größé€😀日\u0301\n<g>", max_size=30), max_size=4), st.sampled_from([0, 1, 2]))
-def test_places_by_sizes_are_those_of_the_package(texts: list[str], kind: int) -> None:
-    made = corpora.byte_level(regex=kind != 1)
-    made.add_tokens([tokenizers.AddedToken("<g>", lstrip=kind == 2, rstrip=kind == 2), tokenizers.AddedToken("😀é")])
-    quick, slow = (FileTokenizer(made.to_str().encode(), "t", None) for _ in range(2))
-    assert quick._sizes is not None
-    slow._sizes = None
-    found, wanted = (tokenizer.encode(texts, [True] * len(texts)) for tokenizer in (quick, slow))
-    assert found[0].values.tolist() == wanted[0].values.tolist()
-    assert found[1].tolist() == wanted[1].tolist()
-    swallows = kind == 2 and any(" <g>" in text or "<g> " in text for text in texts)
-    assert swallows or all(quick.place(*_parts(quick, text)) for text in texts if text)
-
-
-def _parts(tokenizer: FileTokenizer, text: str) -> tuple[Any, str, Any]:
-    ids = tokenizer.encode([text], [False])[0].values
-    return ids, text, np.zeros((len(ids), 2), np.int64)
-
-
-@given(st.lists(st.text("aé€😀\n", max_size=9)), st.booleans())
-def test_bytes(texts: list[str], wanted: bool) -> None:
-    tokenizer = BytesTokenizer()
-    assert (tokenizer.vocab_size, tokenizer.eos_id) == (257, 256)
-    tokens, found = tokenizer.encode(texts, [wanted] * len(texts))
-    for i, text in enumerate(texts):
-        part = slice(tokens.offsets[i], tokens.offsets[i + 1])
-        assert bytes(tokens.values[part].tolist()) == text.encode()
-        places = [[at, at + 1] for at, character in enumerate(text) for _ in character.encode()]
-        assert found[part].tolist() == (places if wanted else [[0, 0]] * len(places))
-        assert tokenizer.decode([*text.encode(), 256]) == text
 
 
 def test_truncation_padding_and_template_are_off(folder: Path) -> None:

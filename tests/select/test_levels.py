@@ -14,6 +14,7 @@ import conceptloader as cl
 from conceptloader.__main__ import main
 from conceptloader.format.read.index import index_directory
 from conceptloader.format.tools.stats import dataset_stats
+from conceptloader.format.write.track import TrackWriter
 from conceptloader.trace import Run, locate_where, query, trace_sample
 from conceptloader.trace.index import build_index
 from conceptloader.trace.ranges import whole
@@ -65,8 +66,13 @@ def nested(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         spans += [(a + k * (LENGTH + 1), b + k * (LENGTH + 1), names) for a, b, names in found]
     (directory / "c.jsonl").write_text("\n".join(lines), encoding="utf-8")
     path = str(directory / "ds")
-    more = {"vocabularies": {"concepts": NAMES}, "overlap": "levels", "encoding": request.param}
-    build([directory / "c.jsonl"], Path(path), shard_input_bytes=8000, **more)
+    usual = TrackWriter.encoding
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrackWriter, "encoding", lambda *arguments: (usual(*arguments), request.param)[1])
+        more = {"vocabularies": {"concepts": NAMES}, "overlap": "levels"}
+        build([directory / "c.jsonl"], Path(path), shard_input_bytes=8000, **more)
+    with cl.open_dataset(path) as dataset:
+        assert {*dataset.manifest.shards.tracks["concepts"].encoding} == {request.param}
     on = {name: np.zeros(COUNT * (LENGTH + 1), bool) for name in NAMES}
     for a, b, names in spans:
         for name in names:

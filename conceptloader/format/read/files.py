@@ -3,7 +3,6 @@
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
@@ -237,26 +236,12 @@ def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[s
 
     check: compare the content of files with the manifest, and the manifest with what it was.
     """
-    path = _local(path)
+    if isinstance(path, str) and path.startswith(("file://", "local://")):
+        raise ConfigError(path, "a URL of a local directory", "its path", f"pass {path.partition('://')[2]}")
     allowed = UrlRoots(os.fspath(path), roots, check) if is_url(path) else Roots(os.fspath(path), roots)
     guard = ManifestGuard(allowed) if check else None
     source = allowed.objects if isinstance(allowed, UrlRoots) else LocalFiles(check)
     return Files(_read_manifest(allowed), allowed, source, guard)
-
-
-def _local(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """A URL of a local directory as its path, so that it is checked and read like one."""
-    parts = urlsplit(path) if isinstance(path, str) and path.startswith(("file://", "local://")) else None
-    if parts is None:
-        return path
-    if parts.netloc not in ("", "localhost"):
-        raise ConfigError(
-            path,
-            f"the host {parts.netloc!r} of a local directory",
-            "a path without a host",
-            "write its path: file:///DIR, or DIR",
-        )
-    return unquote(parts.path)
 
 
 _MAKE_ONE = (

@@ -1,0 +1,83 @@
+"""examples/summary: its figures against counts by hand, over a run whose steps read each document at most once."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import conceptloader as cl
+
+
+def rows_of(text: str, title: str) -> list[dict[str, str]]:
+    lines = text.partition(f"## {title}\n\n")[2].partition("\n\n")[0].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def test_figures_are_those_by_hand(tmp_path: Path, checkout: Path) -> None:
+    made: dict[str, list[dict[str, Any]]] = {"web": [], "wiki": [], "code": []}
+    for k in range(120):
+        url = f"https://site-{k % 30}.example/{k}?q=1"
+        metadata = {} if k % 40 == 7 else {"domain": "named.example"} if k % 12 == 0 else {"url": url}
+        made["web"].append({"id": f"web-{k}", "text": "w" * (20 + k), "metadata": metadata})
+        made["wiki"].append({"id": f"wiki-{k}", "text": "i" * (10 + k % 7), "metadata": {}})
+        made["code"].append({"id": f"code-{k}", "text": "c" * 30, "metadata": {"url": "http://code.example/"}})
+    for name, rows in made.items():
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        cl.build(str(tmp_path / f"{name}.jsonl"), str(tmp_path / name), tokenizer="bytes")
+    datasets = {name: {"path": str(tmp_path / name)} for name in made}
+    config = {"seq_len": 16, "datasets": datasets, "exclude": [{"at": 0, "ids": ["web-5"], "take": "own"}]}
+    loader = cl.make_dataloader({**config, "weights": "by_size"}, micro_batch_size=8, num_samples=400)
+    loader.log_start(tmp_path, 0)
+    seen, known = dict[str, int](), {row["id"]: row for rows in made.values() for row in rows}
+    for _ in loader:
+        pass
+    # By hand: window k of a dataset holds inputs 16 k to 16 k + 15 of its documents, each its text and a token.
+    order, names = loader.blend.order, list(loader.blend.order.names)
+    places = {name: [row["id"] for row in made[name] for _ in range(len(row["text"]) + 1)] for name in made}
+    for sample in range(400):
+        member, _, window = (int(one[0]) for one in order.sample_many([sample]))
+        for document in places[names[member]][16 * window : 16 * window + 16]:
+            seen[document] = seen.get(document, 0) + (document != "web-5")
+    seen = {name: count for name, count in seen.items() if count}
+    tokens = {name: len(known[name]["text"]) + 1 for name in seen}
+    sources = [
+        {"dataset": "web", "section": "crawled", "modality": "text", "name": "our crawl", "link": ""},
+        {"dataset": "wiki", "section": "public", "modality": "text", "name": "a wiki", "link": "https://wiki.example"},
+        {"dataset": "code", "section": "public", "modality": "code", "name": "code", "link": ""},
+    ]
+    (tmp_path / "sources.jsonl").write_text("\n".join(map(json.dumps, sources)))
+    command = [sys.executable, str(checkout / "examples/summary/summary.py"), str(tmp_path), "0:50"]
+    done = subprocess.run([*command, str(tmp_path / "sources.jsonl")], capture_output=True, text=True, check=True)
+
+    def total(*beginnings: str) -> list[int]:
+        of = [name for name in seen if name.partition("-")[0] in beginnings]
+        return [len(of), sum(tokens[name] for name in of), sum(seen[name] for name in of)]
+
+    columns = "documents", "tokens", "seen"
+    rows = rows_of(done.stdout, "Size by modality")
+    by_modality = {row["modality"]: [number(row[key]) for key in columns] for row in rows}
+    assert by_modality == {"text": total("web", "wiki"), "code": total("code")}
+    listed = {row["name"]: [number(row[key]) for key in columns] for row in rows_of(done.stdout, "Sources")}
+    assert listed == {"our crawl": total("web"), "a wiki": total("wiki"), "code": total("code")}
+    assert {row["percent"] for row in rows_of(done.stdout, "Sources")} == {"100.0"}
+    domains: dict[str, int] = {}
+    for name in [name for name in seen if name.startswith("web")]:
+        metadata = known[name]["metadata"]
+        domain = metadata.get("domain", metadata.get("url", "https://").split("/")[2])
+        domains[domain] = domains.get(domain, 0) + tokens[name]
+    (crawled,) = rows_of(done.stdout, "Crawled content")
+    assert number(crawled["without_domain"]) == domains.pop("", 0) > 0
+    assert number(crawled["domains"]) == len(domains)
+    best = sorted(domains, key=lambda name: (-domains[name], name))[: -(-len(domains) // 10)]
+    top = rows_of(done.stdout, "The top 10 % of domains, by size")
+    assert [(row["domain"], number(row["tokens"])) for row in top] == [(name, domains[name]) for name in best]
+    assert done.stdout.count("```sql\n") == 4
+    (tmp_path / "sources.jsonl").write_text("\n".join(map(json.dumps, sources[:2])))
+    refused = subprocess.run([*command, str(tmp_path / "sources.jsonl")], capture_output=True, text=True, check=False)
+    assert "one row for each of code, web, wiki" in refused.stderr

@@ -16,7 +16,7 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.records.chat import MADE, ChatParser, ChatRules, load_rules
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.special_tokens import SpecialTokens
-from conceptloader.ingest.records.tokenizer import FileTokenizer, load_tokenizer
+from conceptloader.ingest.records.tokenizer import FileTokenizer
 from tests.corpora.records import write_rows
 from tests.corpora.tokenizers import byte_level
 from tests.raises import raises
@@ -158,19 +158,6 @@ def tokens_of(path: Path) -> list[int]:
     with cl.open_dataset(path) as ds:
         found: list[int] = ds.tokens(0, ds.num_tokens).tolist()
     return found
-
-
-def test_the_template_and_the_build_have_one_eos(tmp_path: Path) -> None:
-    template = (
-        "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
-    )
-    folder = model(tmp_path, "</s>", eos_token="<|im_end|>", chat_template=template)
-    rows = write(tmp_path / "in.jsonl", {"messages": [USER, ANSWER]})
-    for number, (more, name) in enumerate([([], "<|im_end|>"), (["--eos", "</s>"], "</s>")]):
-        build(rows, "--out", tmp_path / str(number), "--tokenizer", folder, "--chat", *more)
-        made = load_tokenizer(str(folder))
-        assert isinstance(made, FileTokenizer)
-        assert tokens_of(tmp_path / str(number))[-1] == made.id_of(name)
 
 
 SHAPES = {

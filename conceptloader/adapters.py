@@ -1,7 +1,6 @@
 """For authors of adapters and training loops: the account of a run, its observers, and the parts of an order."""
 
 from conceptloader.base.hashing import derive_key
-from conceptloader.config import build_mixture
 from conceptloader.loader.batch.digest import batch_digest
 from conceptloader.loader.batch.loader import BaseLoader
 from conceptloader.order.partition import Partition, Plan
@@ -26,6 +25,5 @@ __all__ = [
     "RunStart",
     "TrainingRun",
     "batch_digest",
-    "build_mixture",
     "derive_key",
 ]

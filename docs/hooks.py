@@ -80,7 +80,7 @@ CHAPTERS: dict[str, tuple[str, str, dict[str, str]]] = {
         "For authors of [adapters](../trainers.md), and for tests of their own.",
         {
             "adapters": "BaseLoader TrainingRun Entry Observer RunStart RunLog Ranks BatchSchedule Partition Plan "
-            "build_mixture OrderSpec derive_key batch_digest",
+            "OrderSpec derive_key batch_digest",
             "testing": "random_documents RawDocument write_dataset Layout check_resume global_steps",
         },
     ),

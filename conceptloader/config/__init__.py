@@ -3,7 +3,7 @@
 Open schema.py first: every key, but those of `outputs`, in kernels/arrays.py; then blend.py, what they result in.
 """
 
-from conceptloader.config.blend import Blend, ConfigLike, View, build_mixture, open_blend, present
+from conceptloader.config.blend import Blend, ConfigLike, View, open_blend, present
 from conceptloader.config.load import load_config
 from conceptloader.config.schema import ConceptOptions, Config, DatasetConfig
 from conceptloader.kernels.arrays import LossWeight, Outputs
@@ -17,7 +17,6 @@ __all__ = [
     "LossWeight",
     "Outputs",
     "View",
-    "build_mixture",
     "load_config",
     "open_blend",
     "present",

@@ -340,19 +340,6 @@ def _open(config: Config, datasets: Mapping[str, Dataset] | None, some_tracks: b
     return Blend(config=config, datasets=opened, excluded=excluded, spec=spec, unknown_ids=unknown_ids)
 
 
-def build_mixture(config: ConfigLike, datasets: Mapping[str, Dataset] | None = None) -> Mixture:
-    """The order of samples of a configuration.
-
-    Args:
-        config: As for `open_blend`.
-        datasets: As for `open_blend`.
-
-    Returns:
-        The order, which has an end with order sequential.
-    """
-    return open_blend(config, datasets).order
-
-
 def _given(config: Config, datasets: Mapping[str, Dataset]) -> dict[str, Dataset]:
     if set(datasets) != set(config.datasets):
         raise ConfigError(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.config import build_mixture, load_config, open_blend
+from conceptloader.config import load_config, open_blend
 from conceptloader.config.mask import ALWAYS
 from conceptloader.errors import ConfigError, ReadError
 from tests.corpora.blended import tokens_of
@@ -178,7 +178,7 @@ def test_given_datasets_must_be_those_of_the_configuration(load):
     config = load()
     datasets = open_blend(config).datasets
     with raises(ConfigError, found="['web'] open"):
-        build_mixture(config, {"web": datasets["web"]})
+        open_blend(config, {"web": datasets["web"]})
 
 
 def test_a_dataset_that_left_is_known_but_not_read(load):

@@ -292,7 +292,7 @@ def test_open_blend_takes_what_make_dataloader_takes(config, tmp_path):
     blends = [cl.open_blend(source) for source in (path, str(path), config, cl.load_config(config))]
     assert {blend.spec.hash for blend in blends} == {make(config).blend.spec.hash}
     assert cl.open_blend(blends[0]) is blends[0]
-    assert cl.adapters.build_mixture(str(path)).sizes == blends[0].order.sizes
+    assert cl.open_blend(str(path)).order.sizes == blends[0].order.sizes
     with raises(ConfigError, found="with an open Blend"):
         cl.open_blend(blends[0], blends[0].datasets)
     with raises(ConfigError, found="3"):

@@ -33,6 +33,7 @@ from conceptloader.storage.durable import make_directories, sync_directory
 logger = logging.getLogger(__name__)
 
 FILE_NAME = "conceptloader_runs.jsonl"
+_EDITED = "the log was edited: restore it from a copy, or pass another --run-log"
 EARLIER = "pass --run-log with the folder of the earlier launches' checkpoints, from which this run was resumed"
 
 
@@ -108,19 +109,11 @@ class RunStart(Saved):
 
 
 @dataclass(frozen=True)
-class _SpecLine(Saved):
-    """In front of the first start that has this order."""
+class _Kept(Saved):
+    """An order spec, or a configuration, in front of the first start that has it."""
 
     hash: str
-    spec: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _ConfigLine(Saved):
-    """In front of the first start with this configuration."""
-
-    hash: str
-    config: dict[str, Any]
+    content: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -419,27 +412,16 @@ class RunLog:
     def _take(self, line: Any) -> None:
         kind = line.pop("kind", None) if isinstance(line, dict) else None
         vars(self).pop("_noted", None)
-        if kind == "spec":
-            found = build(_SpecLine, line, "")
-            spec = OrderSpec.from_dict(found.spec)
-            if found.hash != spec.hash:
-                raise ConfigError(
-                    "spec",
-                    f"one with the hash {spec.hash}",
-                    found.hash,
-                    "the log was edited: restore it from a copy, or pass another --run-log",
-                )
-            self._specs[found.hash] = spec
-        elif kind == "config":
-            config = build(_ConfigLine, line, "")
-            if config.hash != fingerprint(config.config):
-                raise ConfigError(
-                    "config",
-                    f"one with the hash {fingerprint(config.config)}",
-                    config.hash,
-                    "the log was edited: restore it from a copy, or pass another --run-log",
-                )
-            self._configs[config.hash] = config.config
+        if kind in ("spec", "config"):
+            kept = build(_Kept, {"content": line.pop(kind, None), **line}, "")
+            spec = OrderSpec.from_dict(kept.content) if kind == "spec" else None
+            found = fingerprint(kept.content) if spec is None else spec.hash
+            if found != kept.hash:
+                raise ConfigError(kind, f"one with the hash {found}", kept.hash, _EDITED)
+            if spec is None:
+                self._configs[found] = kept.content
+            else:
+                self._specs[found] = spec
         elif kind == "start":
             config_of = line.pop("config", None)
             if config_of is not None and config_of not in self._configs:
@@ -447,7 +429,7 @@ class RunLog:
                     "config",
                     f"the hash {config_of!r}",
                     "the hash of a configuration in a line before",
-                    "the log was edited: restore it from a copy, or pass another --run-log",
+                    _EDITED,
                 )
             self.starts.append(build(RunStart, line, ""))
             self._config_of.append(config_of)

@@ -178,6 +178,8 @@ def test_no_shape_depends_on_what_was_read(batches: list[Batch]) -> None:
 def test_what_is_refused(batches: list[Batch]) -> None:
     with raises(ConfigError, found="'topics'", expected="['concepts']"):
         heads.span_concepts(batches[0], "topics", 4)
+    with raises(ConfigError, "track 'concept'", "no such track", "one of concepts"):
+        heads.track(batches[0], "concept")
     with raises(ConfigError, "k", "0"):
         heads.token_concepts(batches[0], "concepts", 0)
     with raises(ConfigError, expected="at least one"):

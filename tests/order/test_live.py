@@ -54,6 +54,8 @@ def test_what_is_forgotten_is_refused() -> None:
     ):
         with raises(ConfigError, "order", fix="run log"):
             ask()
+    with raises(ConfigError, "weights", "where a phase of the configuration starts"):
+        planned().with_live(Segment(at=700, weights={"a": 1}), planned().build())
     with raises(ResumeError, expected="a position after sample 33"):
         resume(spec, planned(), 33)
     assert resume(spec, planned(), 34).hash == spec.hash

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from conceptloader.errors import ConfigError
 from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.schedule import BatchSchedule
+from tests.raises import raises
 
 from .test_schedule import schedules
 
@@ -110,3 +111,12 @@ def test_the_specification_says_which_scheme_is_the_default() -> None:
             for k in range(dp_size):
                 wanted = [eval(formula, {}, {**sizes, "k": k, "s": s}) for s in range(micro_batch_size)]
                 assert partition.samples(24, 24 + partition.group, k).tolist() == [wanted]
+
+
+def test_what_a_run_leaves_out_has_no_place():
+    partition = Partition(micro_batch_size=2, dp_size=2)
+    plan = Plan(partition=partition, schedule=BatchSchedule.constant(8), num_samples=13)
+    assert plan.place(12) is None
+    assert plan.places(np.array([7, 12], np.uint64)).step.tolist() == [0, -1]
+    with raises(ConfigError, found="ends before step"):
+        plan.micro_batches(1, 0)

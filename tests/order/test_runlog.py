@@ -186,3 +186,8 @@ def test_unreadable_places(tmp_path):
     (tmp_path / FILE_NAME).mkdir()
     with raises(ReadError, found="cannot read"):
         RunLog(tmp_path)
+
+
+def test_an_empty_log_has_no_history(tmp_path):
+    with raises(ConfigError, found="no start of a run"):
+        _ = RunLog(tmp_path).history

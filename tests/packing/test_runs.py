@@ -138,3 +138,16 @@ def test_doctor_counts_the_packs_that_a_whole_shard_empties(tmp_path: Path, caps
     main(["doctor", str(tmp_path / "run.yaml"), "--seconds", "0.05"])
     text = f"web: {end - first:,} of {dataset.num_tokens:,} tokens"
     assert f", and {len(closed)} of {packs} packs are empty" in capsys.readouterr().out.partition(text)[2]
+
+
+def test_samples_in_which_nothing_is_learnt_are_counted(
+    content: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    chat = content["datasets"]["chat"]
+    tokens = cl.open_dataset(chat["path"]).num_tokens
+    one = {**content, "phases": [], "skip": [], "datasets": {"chat": chat}, "order": "sequential"}
+    one["exclude"] = [{"dataset": "chat", "tokens": [0, tokens // 2]}]
+    loader = make_dataloader(one, micro_batch_size=2)
+    empty = sum(int((~batch["loss_mask"].any(1)).sum()) for batch in loader)
+    assert loader.samples_without_loss == empty > 10
+    assert "10 samples so far have a loss mask that is all 0" in caplog.text

@@ -18,6 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from conceptloader.base.terminal import masked
+from conceptloader.base.version import PAGES
 from conceptloader.errors import ConfigError
 from conceptloader.storage.reads import named, read_at
 from conceptloader.storage.sample import sample_checksum
@@ -34,7 +35,7 @@ def require_local(path: str) -> None:
     """
     if found := _URL.fullmatch(path):
         url = masked(f"{found['scheme']}://{found['rest']}")
-        fix = "write to a disk, and copy the complete output there (aws s3 cp, rclone copy): nothing was written"
+        fix = f"write to a disk, then copy it, a dataset's manifest.json last: {PAGES}/object-stores.md"
         raise ConfigError("output", f"the URL {url}", "a path on a disk", fix)
 
 

@@ -212,7 +212,9 @@ def _expand_folder(folder: str, dtype: str | None) -> list[tuple[str, str]]:
         (masks, "may hold masks, not tokens") if masks else (borders, "may hold boundaries of documents: not read")
     )
     if others[0]:
-        fix = "complete the folder, or pass the files of tokens one by one (--document-end ID)"
+        some = next((path for path in files if path not in masks), "FILE")
+        fix = f"complete the folder, or pass its tokens: conceptloader adopt {some} ..."
+        fix += " --document-end ID" * (kinds[0] == "flat")
         raise ConfigError(folder, f"{others[0][0]}, which {others[1]}", "files of tokens that belong together", fix)
     check_folder(folder, paths, files)
     return [(kinds[0], os.path.splitext(path)[0] if kinds[0] == "megatron" else path) for path in files]

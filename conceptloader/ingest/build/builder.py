@@ -27,13 +27,12 @@ from conceptloader.ingest.build.complete import Summary, describe_complete
 from conceptloader.ingest.build.ids import count_ids
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
 from conceptloader.ingest.build.shard import IngestOptions, Progress, ShardJob, write_shard
-from conceptloader.ingest.build.spelled import check_rule, read_spelled
-from conceptloader.ingest.build.unaligned import check_losses
+from conceptloader.ingest.build.unaligned import check_losses, read_spelled
 from conceptloader.ingest.records.batch import BadRecord
 from conceptloader.ingest.records.columns import METADATA_TRACK
 from conceptloader.ingest.records.documents import number_type
 from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
-from conceptloader.ingest.records.special_tokens import ERROR, RULES, TEXT
+from conceptloader.ingest.records.special_tokens import RULES, TEXT
 from conceptloader.ingest.records.tokenizer import FileTokenizer
 from conceptloader.storage.lock import build_lock
 
@@ -87,7 +86,6 @@ def build_dataset(
         build = _begin(path, sources, content, plan, alone=task is None)
         number, tasks = task or (0, 1)
         mine = range(number, build.num_shards, tasks)
-        check_rule(build, options.spelled, mine)
         definition = options.tokenizer.definition if options.tokenizer else None
         if definition is not None:
             keep_tokenizer(definition, path)
@@ -106,7 +104,7 @@ def build_dataset(
             summary.ids = count_ids(build)
             if options.unique_ids:
                 summary.ids.check(path)
-            summary.special_tokens = dict(read_spelled(build, options.spelled))
+            summary.special_tokens = read_spelled(build)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(path, TIMES))
             try:
@@ -212,7 +210,7 @@ def format_options(options: IngestOptions) -> BuildOptions:
                 "append_eos": options.eos is not None,
                 **({} if options.span_unit in (None, usual) else {"span_unit": options.span_unit}),
                 **({} if options.bos is None else {"bos": options.bos}),
-                **({"special_tokens": ERROR} if options.spelled == ERROR else {}),
+                **({} if options.spelled == TEXT else {"special_tokens": options.spelled}),
                 "columns": columns.to_json(),
                 **({} if options.chat is None else {"chat": options.chat.to_json()}),
             }

@@ -18,8 +18,7 @@ from conceptloader.format.write.build import (
 )
 from conceptloader.ingest.build.ids import IdCounts, count_ids
 from conceptloader.ingest.build.plan import Plan
-from conceptloader.ingest.build.spelled import read_spelled
-from conceptloader.ingest.build.unaligned import Losses, read_losses
+from conceptloader.ingest.build.unaligned import Losses, read_losses, read_spelled
 from conceptloader.ingest.records.inputs import Source, check_since_start
 from conceptloader.storage.lock import LOCK, build_lock
 
@@ -31,9 +30,6 @@ class Limits(Protocol):
 
     @property
     def max_unaligned_spans(self) -> float: ...
-
-    @property
-    def spelled(self) -> str: ...
 
     @property
     def unique_ids(self) -> bool: ...
@@ -99,7 +95,6 @@ def describe_complete(
             f"pass another --out, or run `rm -r {path}`: nothing was changed",
         )
     check_since_start(path, sources, complete=True)
-    names = read_spelled(found, limits.spelled)
     manifest, _ = load_manifest(path, None)
     log.info("%s is complete already", path)
     losses = read_losses(found)
@@ -109,4 +104,4 @@ def describe_complete(
         ids.check(path)
     shards, documents, tokens = found.num_shards, manifest.num_documents, manifest.num_tokens
     counts = path, shards, shards, documents, tokens, losses.lost, losses
-    return Summary(*counts, ids=ids, special_tokens=dict(names))
+    return Summary(*counts, ids=ids, special_tokens=read_spelled(found))

@@ -16,9 +16,7 @@ from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import Placed, check_ids, place, with_bos
 from conceptloader.ingest.build.doubled import Doubled
 from conceptloader.ingest.build.plan import Piece, piece_bytes
-from conceptloader.ingest.build.spelled import NOTE as SPELLED
-from conceptloader.ingest.build.spelled import note
-from conceptloader.ingest.build.unaligned import ANSWERS, NOTE, Losses, TrackLoss
+from conceptloader.ingest.build.unaligned import ANSWERS, NOTE, SPELLED, Losses, TrackLoss
 from conceptloader.ingest.records.batch import BadRecord, BadRow, Ragged, RowBatch
 from conceptloader.ingest.records.chat import ChatParser, ChatRules
 from conceptloader.ingest.records.columns import Columns
@@ -251,8 +249,8 @@ class ShardFiller:
         progress.documents, progress.tokens = len(placed.ids), len(tokens.values)
         progress.truncated, progress.unprinted = batch.truncated, batch.unprinted
         self.spelled.update(progress.spelled)
-        if self.spelled and self.tokenizer is not None:
-            writer.notes[SPELLED] = note(self.tokenizer.rule, self.spelled)
+        if self.spelled:
+            writer.notes[SPELLED] = dict(self.spelled)
         if self.tokenizer is not None:
             progress.compared, progress.slowed, progress.slow = self.tokenizer.take_compared()
         self.losses.add(progress.losses)

@@ -1,5 +1,6 @@
 """Spans that got no token: counted by track, shown by example, refused above a limit."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ from conceptloader.ingest.align.units import UNITS
 from conceptloader.ingest.records.batch import RowBatch
 
 ANSWERS = "answers of the assistant"  # in place of a track: of conversations, those of which no end is trained
-NOTE = "spans"  # the note of a shard's record that holds the counts
+NOTE, SPELLED = "spans", "special_tokens"  # the notes of a shard's record that hold the counts, where there are any
 _EXAMPLES, _TEXT = 3, 60
 
 
@@ -91,19 +92,29 @@ class Losses(dict[str, TrackLoss]):
 def read_losses(build: Build) -> Losses:
     """What the finished shards of a build lost. Raises: FormatError for a record of a shard that is corrupt."""
     losses = Losses()
+    _read_notes(build, NOTE, lambda note: losses.add({track: TrackLoss(**loss) for track, loss in note.items()}))
+    return losses
+
+
+def read_spelled(build: Build) -> dict[str, int]:
+    """How often text of the finished shards spells each special token. Raises: FormatError, as `read_losses` does."""
+    found = Counter[str]()
+    _read_notes(build, SPELLED, lambda note: found.update(+Counter[str](note)))
+    return dict(found)
+
+
+def _read_notes(build: Build, name: str, add: Callable[[Any], None]) -> None:
     for shard in range(build.num_shards):
         report = build.report(shard)
-        notes = report.notes if report else {}
         try:
-            losses.add({track: TrackLoss(**loss) for track, loss in notes.get(NOTE, {}).items()})
+            add(report.notes.get(name, {}) if report else {})
         except (TypeError, AttributeError) as error:
             raise FormatError(
                 f"{build.path}: shard {shard}",
                 f"a .shard.json that is not what a writer says ({error!r})",
-                "the counts of its spans",
+                "counts of spans and special tokens",
                 f"remove .shard.json of shard {shard}, and run the same build again",
             ) from error
-    return losses
 
 
 def check_losses(build: Build, limit: float) -> Losses:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from conceptloader.errors import ConfigError
 from conceptloader.loader.batch.layout import Batch, BatchLayout
 from conceptloader.loader.torch.collate import as_tensor
-from conceptloader.loader.torch.samplers import MicroBatches
+from conceptloader.loader.torch.micro_batches import MicroBatches
 from conceptloader.order.partition import Partition
 
 Sample = dict[str, torch.Tensor]

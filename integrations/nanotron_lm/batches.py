@@ -18,7 +18,7 @@ from conceptloader.base.strict import unknown
 from conceptloader.errors import ConfigError
 from conceptloader.loader.batch.open import batch_layout, open_reader
 from conceptloader.loader.torch.collate import as_tensor
-from conceptloader.loader.torch.samplers import MicroBatches
+from conceptloader.loader.torch.micro_batches import MicroBatches
 
 from . import losses
 from .data import StageDataset

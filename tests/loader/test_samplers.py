@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError, UnboundedLoaderError
-from conceptloader.loader.torch.samplers import MicroBatches
+from conceptloader.loader.torch.micro_batches import MicroBatches
 from conceptloader.order.partition import Partition
 from tests.raises import raises
 

@@ -2,17 +2,15 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence, Sized
-from itertools import count
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch.distributed as dist
-from torch.utils.data import Sampler
 from torch.utils.data.distributed import DistributedSampler as TorchDistributedSampler
 
 from conceptloader.base.checks import as_count, as_integer
-from conceptloader.errors import ConfigError, ResumeError, UnboundedLoaderError
+from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.mixture import ORDER_VERSION, Mixture
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.state import Plain, as_leaf, saved_count, unsealed
@@ -184,30 +182,6 @@ class PositionIterator(Iterator[int]):
             )  # fmt: skip
         sampler.epoch = asked
         self._seek(asked, consumed if asked == epoch else 0)
-
-
-class MicroBatches(Sampler[list[int]]):
-    """A batch sampler: the micro batches of one data-parallel rank in [consumed, total), without end if total is None.
-
-    Samples at the end that make no whole micro batch for every rank are dropped.
-    """
-
-    def __init__(self, partition: Partition, dp_rank: int, consumed: int, total: int | None = None) -> None:
-        partition.check_rank(dp_rank)
-        self.partition, self.dp_rank, self.consumed, self.total = partition, dp_rank, consumed, total
-
-    def __len__(self) -> int:
-        if self.total is None:
-            raise UnboundedLoaderError(
-                "MicroBatches", "len() of an order without an end", "a number of samples", "pass num_samples=N"
-            )
-        return max(0, self.total - self.consumed) // self.partition.group
-
-    def __iter__(self) -> Iterator[list[int]]:
-        group, offsets = self.partition.group, self.partition.offsets(self.dp_rank).tolist()
-        start, total = self.consumed, self.total
-        firsts = count(start, group) if total is None else range(start, total - group + 1, group)
-        return ([first + offset for offset in offsets] for first in firsts)
 
 
 class MixtureSampler(EpochSampler):

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ids", metavar="FILE", help="only documents with these ids, one per line")
     add("--spans", metavar="SQL", help="only the tokens for which this is true: 'NAME' in TRACK, and, or, not")
     add("--by", metavar="SQL", help="one subset per value of this, such as metadata->>'domain'")
-    add("--buckets", type=positive, default=20, metavar="N", help="with --epochs: subsets by rising --by (default: 20)")
+    add("--buckets", type=positive, default=20, metavar="N", help="--epochs: subsets by ascending --by (default: 20)")
     add("--epochs", metavar="CURVE", help='how often to read each: with "0.4:0, 1:7" never up to the quantile 0.4')
     add(
         "--table", action="append", default=[], metavar="NAME=FILE", help="a Parquet file that --where and --by may ask"

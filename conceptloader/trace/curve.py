@@ -10,8 +10,8 @@ import numpy.typing as npt
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.columns import Ints
 
-_EXPECTED = "QUANTILE:EPOCHS, ..., quantiles rising from 0 to 1, epochs of 0 or more"
-_FIX = 'pass --epochs "0.4:0, 1:7": the lower 40 % of the tokens never, from there on rising to 7 times'
+_EXPECTED = "QUANTILE:EPOCHS, ..., ascending quantiles from 0 to 1, epochs of 0 or more"
+_FIX = 'pass --epochs "0.4:0, 1:7": the lower 40 % of the tokens never, from there on up to 7 times'
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Curve:
             quantiles, epochs = zip(*points, strict=True)
         except ValueError:
             raise ConfigError("epochs", repr(text), _EXPECTED, _FIX) from None
-        rising = all(a < b for a, b in zip((-1, *quantiles), quantiles, strict=False))
-        if not rising or not 0 <= quantiles[0] <= quantiles[-1] <= 1 or not all(0 <= one < 1e6 for one in epochs):
+        ascending = all(a < b for a, b in zip((-1, *quantiles), quantiles, strict=False))
+        if not ascending or not 0 <= quantiles[0] <= quantiles[-1] <= 1 or not all(0 <= one < 1e6 for one in epochs):
             raise ConfigError("epochs", repr(text), _EXPECTED, _FIX)
         return cls(quantiles, epochs)
 
@@ -46,7 +46,7 @@ class Curve:
 def bucketed(
     values: npt.NDArray[Any], tokens: Ints, buckets: int, curve: Curve
 ) -> tuple[npt.NDArray[Any], list[float]]:
-    """Documents in buckets of about equally many tokens by rising value, of which equal ones stay together.
+    """Documents in buckets of about equally many tokens by ascending value, of which equal ones stay together.
 
     Args:
         values: Of each document, text of a number.

@@ -100,9 +100,7 @@ TRACK = (
 class LossWeight(Section):
     """Where the weights of losses come from: a token field of f2 or f4, or else a track, by its name.
 
-    A track of numbers has them in its spans, of f2 or f4. With a track of concepts, `concepts` has the weights of
-    tokens in spans with a concept, by its name; of several the smallest holds, so that 0 masks. inside: that of spans
-    without any of these.
+    A track has them in its spans, numbers of f2 or f4.
 
     missing: the weight of all tokens in datasets that have neither; without it, these are an error. outside: with a
     track, that of tokens in no span of it; a track needs it.
@@ -111,8 +109,6 @@ class LossWeight(Section):
     name: str
     missing: float | None = None
     outside: float | None = None
-    concepts: dict[str, float] | None = None
-    inside: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

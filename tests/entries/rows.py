@@ -564,15 +564,8 @@ ROWS: dict[str, Row] = {
             seen=("loss_weight",), named=("loss_weight",),
         ),
         row(
-            "outputs.loss_weight.concepts",
-            {"outputs": {"loss_weight": {"name": "topic", "concepts": {"topic-1": 0}, "inside": 0.5, "outside": 1}}},
-            leaves=("outputs.loss_weight.concepts", "outputs.loss_weight.inside"), seen=("loss_weight",),
-            named=("loss_weight",),
-        ),
-        row(
             "outputs.loss_weight: list",
-            {"outputs": {"loss_weight": ["weight", {"name": "length", "outside": 0.25}, {"name": "topic", "inside": 3,
-                                                                                        "outside": 1}]}},
+            {"outputs": {"loss_weight": ["weight", {"name": "length", "outside": 0.25}]}},
             leaves=("outputs.loss_weight.name",), seen=("loss_weight",), named=("loss_weight",),
         ),
         row("outputs.fields", {"outputs": {"fields": {"parity": "labels"}}}, seen=("parity",)),

@@ -134,19 +134,8 @@ class Sample:
     codecs: dict[str, tuple[str, dict[str, str]]]
 
 
-def weight_of(
-    data: Data,
-    token: int,
-    name: str,
-    missing: float,
-    outside: float = 0,
-    concepts: Mapping[str, float] | None = None,
-    inside: float = 1,
-) -> float:
-    """`outputs.loss_weight`: of a field, or of the number, or the concepts, of the span that holds the token.
-
-    concepts: by name, which is "concept-" and the id.
-    """
+def weight_of(data: Data, token: int, name: str, missing: float, outside: float = 0) -> float:
+    """`outputs.loss_weight`: of a field, or of the number of the span that holds the token."""
     if name in data.fields:
         return float(data.fields[name][token])
     if name not in data.spans:
@@ -154,9 +143,6 @@ def weight_of(
     found = [span.record for span in data.spans[name] if span.start <= token < span.end]
     if not found:
         return outside
-    if data.codecs[name][0] == "concepts":
-        known = {int(concept.removeprefix("concept-")): weight for concept, weight in (concepts or {}).items()}
-        return min((known[k] for k in meaning(data.codecs[name], found[0])[0] if k in known), default=inside)
     return float(np.frombuffer(found[0], dtype(data.codecs[name][1]["dtype"]))[0])
 
 

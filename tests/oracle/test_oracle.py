@@ -172,12 +172,7 @@ def add_outputs(draw: st.DrawFn, config: dict[str, Any], paths: dict[str, str]) 
     if any(data.spans for data in known):
         of_field, of_track = {"name": "weight", "missing": 3}, {"name": "numbers", "missing": 0.5, "outside": -2}
         numbers = {data.codecs["numbers"][1]["dtype"] for data in known if "numbers" in data.codecs}
-        named = draw(
-            st.dictionaries(st.sampled_from([f"concept-{k}" for k in range(CONCEPTS)]), st.sampled_from([0, 2.5]))
-        )
-        of_concepts = {"name": draw(st.sampled_from(TRACKS[:2])), "missing": 4, "outside": 1, "concepts": named}
-        of_concepts |= {"inside": draw(st.sampled_from([0, 0.5]))} if draw(st.booleans()) else {}
-        weights = [of_field, of_concepts, *[of_track] * (numbers <= {"f2", "f4"})]
+        weights = [of_field, *[of_track] * (numbers <= {"f2", "f4"})]
         there = {name for data in known for name in (*data.fields, *data.spans)}
         weights = [one for one in weights if one["name"] in there]
         several = [draw(st.lists(st.sampled_from(weights), max_size=3))] if weights else []

@@ -85,7 +85,7 @@ def test_a_users_script_is_checked(checkout: Path, tmp_path: Path) -> None:
 def test_the_keys_that_editors_complete_are_those_of_a_batch(tmp_path: Path) -> None:
     write_dataset(tmp_path, random_documents(20, tracks={"quality": 3}))
     outputs: dict[str, Any] = dict.fromkeys(("document_ids", "cu_seqlens", "shared_labels", "sample_seed"), True)
-    outputs |= {"loss_weight": {"name": "quality", "inside": 1, "outside": 1}}
+    outputs |= {"loss_weight": []}
     config = {"seq_len": 8, "datasets": {"a": {"path": str(tmp_path)}}, "outputs": outputs}
     with cl.TrainedLoader(config, micro_batch_size=2) as loader:
         batch = next(iter(loader))

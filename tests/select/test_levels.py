@@ -175,13 +175,18 @@ def test_exclude_leaves_no_token_of_a_concept(nested: Nested, indexed: bool) -> 
             assert (batch["loss_mask"][0].numpy() == loss).all()
 
 
-def test_a_loss_weight_is_the_least_of_all_levels(nested: Nested) -> None:
-    weights = {"PERSON": 0.25, "PLACE": 2.0}
-    given = {"name": "concepts", "concepts": weights, "inside": 3, "outside": 1}
-    expected = np.where(np.logical_or.reduce([*nested.on.values()]), 3.0, 1.0)
-    for name in ("PLACE", "PERSON"):
-        expected[nested.on[name]] = weights[name]
-    for low, batch in batches({**nested.config, "outputs": {"loss_weight": given}}):
+def test_a_loss_weight_is_that_of_the_innermost_span(nested: Nested, tmp_path: Path) -> None:
+    expected, rows = np.ones(COUNT * (LENGTH + 1)), list[dict[str, Any]]()
+    for k in range(COUNT):
+        for start, end, value in ((k, 60, 2), (20, 45, 0.25), (30, 40, 3), (70, 75, 0)):
+            rows.append({"document": k, "start": start, "end": end, "value": value})
+            expected[k * (LENGTH + 1) + start : k * (LENGTH + 1) + end] = value
+    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in rows[::-1]), encoding="utf-8")
+    how = {"codec": "numpy", "parameters": {"dtype": "f4"}, "overlap": "levels", "span_unit": "token"}
+    cl.annotate(nested.path, [tmp_path / "rows.jsonl"], tmp_path / "ds", cl.AnnotateOptions(track="weight", **how))
+    more = {"datasets": {"a": {"path": str(tmp_path / "ds")}}, "allowed_roots": ["/"]}
+    given = {"loss_weight": {"name": "weight", "outside": 1}}
+    for low, batch in batches({**nested.config, **more, "outputs": given}):
         assert batch["loss_weight"][0].tolist() == expected[low + 1 : low + SEQ_LEN + 1].tolist()
 
 

@@ -39,14 +39,13 @@ def config(path: Path, exclude: list[dict[str, Any]], **more: Any) -> dict[str, 
     limits = {"max_spans": SEQ_LEN, "max_concepts": 4}
     return {
         "seq_len": SEQ_LEN,
-        "datasets": {"web": {"path": str(path)}},
+        "datasets": {"web": {"path": str(path), "loss_weight": 0.5}},
         "exclude": exclude,
         "tracks": {"concepts": limits, "topics": {**limits, "layout": "ragged"}},
         "outputs": {
             "document_ids": True,
             "cu_seqlens": True,
             "position_ids": "document",
-            "loss_weight": {"name": "topics", "concepts": {"topic-1": 0.5}, "outside": 1},
         },
         **more,
     }

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from conceptloader.errors import FormatError
 from conceptloader.format.read.values import decode_all
 from conceptloader.kernels.arrays import LOSS_WEIGHT
 from conceptloader.kernels.kernel import I64Array, U64Array
-from conceptloader.loader.batch.layout import Batch, BatchLayout, ConceptWeights, TrackLayout
+from conceptloader.loader.batch.layout import Batch, BatchLayout, TrackLayout
 
 _TELL = {10**k for k in range(12)}
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ def steps_after(views: Sequence[View | None], layout: BatchLayout) -> list[Step]
     """What batches of this layout need, in this order. views[k] is member k."""
     decoded = tuple(track for track in layout.tracks if track.decoded)
     steps: list[Step] = [partial(decode_records, decoded, views)] if decoded else []
-    steps += [partial(weigh, [*levels]) for _, levels in groupby(layout.weights, lambda track: track.factor)]
+    steps += [partial(weigh, track) for track in layout.weights]  # of a track with levels the innermost last
     of_members = np.array([1.0 if view is None else view.loss_weight for view in views], np.float32)
     if layout.factors and (len(layout.factors) > 1 or (of_members != 1).any()):
         steps.append(partial(multiply, layout.factors, of_members))
@@ -54,36 +54,24 @@ def decode_records(
         batch[f"{track.name}_records"] = found
 
 
-def weigh(levels: Sequence[TrackLayout], batch: Batch, samples: U64Array, _: I64Array) -> None:
-    """Give labels in spans of a track of loss weights the numbers of their spans, or the weights of their concepts.
-
-    Of a track with levels the number of the innermost span, or the least weight of the concepts of all of them.
+def weigh(track: TrackLayout, batch: Batch, samples: U64Array, _: I64Array) -> None:
+    """Give labels in spans of a track of loss weights the numbers of their spans.
 
     Raises: FormatError for a number that is not finite.
     """
-    weights, of_labels = levels[0].weights, batch[levels[0].factor]
-    least, inside = np.full(of_labels.shape, np.inf, np.float32), np.zeros(of_labels.shape, np.bool_)
-    for track in levels:
-        names = track.arrays(*of_labels.shape)
-        arrays = {name.removeprefix(f"{track.name}_"): batch.pop(name) for name in names}
-        index = arrays["span_index"]
-        rows, places = np.nonzero(index >= 0)
-        numbers = arrays["values"] if weights is None else _of_concepts(arrays["ids"], weights)
-        found = numbers[rows, index[rows, places]]
-        if weights is not None:
-            inside[rows, places] = True
-            least[rows, places] = np.minimum(least[rows, places], found)
-            continue
-        if not np.isfinite(found).all():
-            raise FormatError(
-                f"sample {samples[rows[~np.isfinite(found)][0]]}: track {track.track}",
-                "a weight that is NaN or Inf",
-                "finite weights",
-                f"rebuild the track {track.track}, or name these tokens under `exclude`",
-            )
-        of_labels[rows, places] = found
-    if weights is not None:
-        of_labels[inside] = np.where(np.isinf(least), np.float32(weights.inside), least)[inside]
+    of_labels = batch[track.factor]
+    arrays = {name.removeprefix(f"{track.name}_"): batch.pop(name) for name in track.arrays(*of_labels.shape)}
+    index = arrays["span_index"]
+    rows, places = np.nonzero(index >= 0)
+    found = arrays["values"][rows, index[rows, places]]
+    if not np.isfinite(found).all():
+        raise FormatError(
+            f"sample {samples[rows[~np.isfinite(found)][0]]}: track {track.track}",
+            "a weight that is NaN or Inf",
+            "finite weights",
+            f"rebuild the track {track.track}, or name these tokens under `exclude`",
+        )
+    of_labels[rows, places] = found
 
 
 def multiply(
@@ -106,15 +94,6 @@ def multiply(
             "a finite product",
             "lower the factors of outputs.loss_weight",
         )
-
-
-def _of_concepts(ids: I64Array, weights: ConceptWeights) -> npt.NDArray[np.float32]:
-    """float32 [B, M]: the least weight of the concepts of each span, int64 [B, M, K]; infinite where none has one."""
-    known = np.array([*(concept for concept, _ in weights.of_id), np.iinfo(np.int64).max])  # ascending
-    values = np.array([*(weight for _, weight in weights.of_id), np.inf], np.float32)
-    at = np.searchsorted(known, ids)
-    least: npt.NDArray[np.float32] = np.where(known[at] == ids, values[at], np.float32(np.inf)).min(-1)
-    return least
 
 
 class WithoutLoss:

@@ -83,13 +83,6 @@ class FieldLayout:
     blank: float = 0
 
 
-class ConceptWeights(NamedTuple):
-    """Weights of losses by concept: of_id of those that have one, ascending; inside of spans without such a concept."""
-
-    of_id: tuple[tuple[int, float], ...]
-    inside: float
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrackLayout:
     """The arrays of one track, with every limit decided.
@@ -97,9 +90,8 @@ class TrackLayout:
     scored: its records have scores. mark: tokens of spans beyond max_spans have TRUNCATED for an index. numbers: the
     type of a track of numbers, of which each span has one, or with `vectors` several. decoded: its records are yielded
     as its codec decodes them; they are read as ragged bytes. item: the type of what a record has many of. source: its
-    name in datasets, if that is another. labels: it stands at the labels. weights: what its concepts weigh, if the
-    weights of losses are by concept. factor: the field that it gives the values of its spans, if it is one of loss
-    weights.
+    name in datasets, if that is another. labels: it stands at the labels. factor: the field that it gives the values of
+    its spans, if it is one of loss weights.
     """
 
     name: str
@@ -116,7 +108,6 @@ class TrackLayout:
     item: np.dtype[Any] = I8
     source: str = ""
     labels: bool = False
-    weights: ConceptWeights | None = None
     factor: str = ""
 
     @cached_property

@@ -10,7 +10,7 @@ import numpy as np
 
 from conceptloader.base.hashing import derive_key
 from conceptloader.base.lazy import uncollected
-from conceptloader.base.strict import unknown
+from conceptloader.base.version import PAGES
 from conceptloader.config import Blend, ConceptOptions, LossWeight, Outputs, View
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.layout import DENSE, MAX_RECORD_BYTES
@@ -22,7 +22,6 @@ from conceptloader.loader.batch.layout import (
     LOSS_FIELD,
     U1,
     BatchLayout,
-    ConceptWeights,
     FieldLayout,
     TrackLayout,
 )
@@ -137,22 +136,16 @@ def _factor(
             f"build them with it, {remedy}",
         )
     types = fields or {key: str(track.parameters.get("dtype", track.codec)) for key, track in tracks.items()}
-    by_concept = {*types.values()} == {"concepts"}
-    if not by_concept and (given.concepts, given.inside) != (None, None):
-        raise ConfigError(
-            where,
-            f"concepts or inside, and {name!r} is not a track of concepts",
-            "these keys with a track of codec concepts only",
-            "omit concepts and inside, or name a track of concepts",
-        )
-    if not by_concept and not {*types.values()} <= {"f2", "f4"}:
+    if not {*types.values()} <= {"f2", "f4"}:
         raise ConfigError(
             where,
             f"{name!r} of type {', '.join(types.values())}",
-            "f2 or f4, as field or as track of codec numpy, or a track of concepts everywhere",
-            f"build it with --field {name}:f4 or --number {name}:f4",
+            "f2 or f4, as field or as track of codec numpy",
+            f"build it with --field {name}:f4 or --number {name}:f4; for concepts, run `conceptloader annotate DATASET "
+            "ROWS --out DIR --number weight:f4` with rows that have the weights of their spans, see "
+            f"{PAGES}/annotations.md#weights-of-concepts",
         )
-    several = sorted(key for key, track in tracks.items() if not by_concept and track.max_items is not None)
+    several = sorted(key for key, track in tracks.items() if track.max_items is not None)
     if several:
         raise ConfigError(
             where,
@@ -172,43 +165,11 @@ def _factor(
             "a weight for tokens outside its spans as well",
             f"set loss_weight: {{name: {name}, outside: 1}}",
         )
-    weights = None
-    if by_concept:
-        weights = _concept_weights(given, f"{where}.concepts", [view for view in views if name in view.tracks])
     found = {level: _track_layout(level, ConceptOptions(), views, seq_len) for level in _levels(name, views)}
     return replace(field, outside=given.outside), [
-        replace(track, name=f"({key}) {level}", source=level, labels=True, factor=field.name, weights=weights)
+        replace(track, name=f"({key}) {level}", source=level, labels=True, factor=field.name)
         for level, track in found.items()
     ]
-
-
-def _concept_weights(given: LossWeight, where: str, views: Sequence[View]) -> ConceptWeights:
-    """Weights by id. Raises ConfigError for names that no vocabulary has, or that mean several ids."""
-    found = dict[int, float]()
-    if given.concepts is None and given.inside is None:
-        raise ConfigError(
-            where,
-            f"nothing for the track of concepts {given.name!r}",
-            "weights by concept",
-            f"set {where}.concepts, {where}.inside, or both",
-        )
-    names = [view.dataset.vocabulary(given.name) for view in views if given.concepts]
-    ids = [{name: k for k, name in enumerate(known)} for known in names if known is not None]
-    for concept, weight in (given.concepts or {}).items():
-        numbers = {known[concept] for known in ids if concept in known}
-        if not ids and concept.isdecimal() and int(concept) < 1 << 32:
-            numbers = {int(concept)}
-        if not numbers:
-            raise unknown(f"{where}.{concept}", concept, {name for known in ids for name in known}, "concept")
-        if len(numbers) > 1:
-            raise ConfigError(
-                f"{where}.{concept}",
-                f"the ids {sorted(numbers)} in the datasets",
-                "the same id in all of them",
-                "build the datasets with one --vocabulary FILE",
-            )
-        found[numbers.pop()] = weight
-    return ConceptWeights(tuple(sorted(found.items())), 1.0 if given.inside is None else given.inside)
 
 
 def _one_type(where: str, types: Mapping[str, str]) -> np.dtype[Any]:

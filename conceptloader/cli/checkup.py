@@ -144,10 +144,9 @@ def _masked(blend: Blend) -> Iterator[Finding]:
         if view is None:
             continue
         first, end = view.member.token_range
-        for what, mask in (("tokens", view.holes.own), ("labels", view.holes.labels)):
-            if len(mask.at):
-                count = int((np.clip(mask.stop, first, end) - np.clip(mask.start, first, end)).sum())
-                texts.append(f"{view.name}: {count:,} {what} alone ({count / (end - first):.1%})")
+        if len(view.own.at):
+            count = int((np.clip(view.own.stop, first, end) - np.clip(view.own.start, first, end)).sum())
+            texts.append(f"{view.name}: {count:,} tokens alone ({count / (end - first):.1%})")
         if not len(view.mask.at):
             continue
         start, stop = np.clip(view.mask.start, first, end), np.clip(view.mask.stop, first, end)

@@ -5,7 +5,6 @@ import json
 import os
 
 from conceptloader.base.arguments import (
-    add_out,
     add_root,
     chosen,
     not_negative,
@@ -18,7 +17,7 @@ from conceptloader.base.terminal import counted
 from conceptloader.cli.output import Output, progress_bar
 from conceptloader.errors import ConfigError
 from conceptloader.format.tools.concat import concat
-from conceptloader.trace.subset import SubsetOptions, make_subsets
+from conceptloader.trace.subset import SubsetOptions, make_ranges, make_subsets
 
 DESCRIPTION = """\
 Write a small dataset that refers to tokens of others, which must stay in place: documents or spans of one, or all of
@@ -33,15 +32,21 @@ Python. Expressions: docs/subsets.md.
   conceptloader subset data/web --spans "'medicine' in concepts and 'news' not in concepts" --out data/web-spans
   conceptloader subset data/web --by quality --epochs "0.4:0, 1:7" --out data/web-quality    (prints the datasets)
   conceptloader subset data/books data/code --out data/all
+
+With --ranges, write a list of their tokens for `exclude` instead:
+
+  conceptloader subset data/web --spans "'medicine' in concepts" --ranges medicine.txt
 """
 
-_OF_ONE = "where", "ids", "spans", "by", "buckets", "epochs", "table", "seed"
+_OF_ONE = "where", "ids", "spans", "by", "buckets", "epochs", "table", "seed", "ranges"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("datasets", nargs="+", metavar="DATASET", help="directory of a dataset; several are concatenated")
-    add_out(add)
+    to = parser.add_mutually_exclusive_group(required=True).add_argument
+    to("--out", metavar="DIR", help="directory of the new dataset")
+    to("--ranges", metavar="FILE", help="a list of their tokens, for `exclude`")
     add_root(add, " (of several datasets by default: their parents)")
     add("--allow-mixed-tokenizers", action="store_true", help="accept several datasets of different tokenizers")
     add("--where", metavar="SQL", help="documents for which this is true: columns, concepts of any of their tokens")
@@ -75,12 +80,12 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     ids = None if arguments.ids is None else read_ids("--ids", arguments.ids)
     same = chosen(arguments, "where", "spans", "by", "buckets", "epochs", "seed")
     ask = SubsetOptions(ids=ids, tables=arguments.table, **same)
+    make, to, what = (
+        (make_subsets, arguments.out, "document") if arguments.out else (make_ranges, arguments.ranges, "range")
+    )
     with progress_bar(arguments.quiet, "chunk") as progress:
-        found = make_subsets(arguments.datasets[0], arguments.out, ask, roots=arguments.root, progress=progress)
-    lines = [
-        f"{path}: {counted(documents, 'document')}, {counted(tokens, 'token')}"
-        for path, (documents, tokens) in found.views.items()
-    ]
+        found = make(arguments.datasets[0], to, ask, roots=arguments.root, progress=progress)
+    lines = [f"{path}: {counted(n, what)}, {counted(tokens, 'token')}" for path, (n, tokens) in found.views.items()]
     lines += [f"{counted(found.unknown, 'document')} for which the expression is null"] if found.unknown else []
     lines += [f"{counted(found.without_view, 'document')} in no subset"] if found.without_view else []
     lines += [] if ids is None else [f"{counted(found.with_id, 'document')} with one of {counted(len(ids), 'id')}"]
@@ -90,5 +95,5 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
             f"  {os.path.basename(path)}: {{path: {json.dumps(path)}, epochs: {epochs:g}}}"
             for path, epochs in zip(found.views, found.epochs, strict=True)
         ]
-    views = [{"path": path, "documents": d, "tokens": t} for path, (d, t) in found.views.items()]
+    views = [{"path": path, f"{what}s": n, "tokens": tokens} for path, (n, tokens) in found.views.items()]
     output.result({**vars(found), "views": views}, lines)

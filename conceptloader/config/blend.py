@@ -16,7 +16,7 @@ from conceptloader.base.strict import unknown
 from conceptloader.base.version import __version__
 from conceptloader.config.exclude import Excluded, read_excluded
 from conceptloader.config.load import load_config
-from conceptloader.config.mask import NOTHING, WHOLE, Holes, Mask
+from conceptloader.config.mask import NOTHING, Mask
 from conceptloader.config.packing import Packing, Packs
 from conceptloader.config.phases import Phase, planned, with_skips
 from conceptloader.config.replayed import replayed_segments
@@ -49,8 +49,8 @@ class View:
 
     name: of the dataset. dataset_id: position of that name in config.names. member: see progress/spec.py. tracks:
     those to read. start: first token of window or pack 0, or number of the first document. packs: None where samples
-    are none. mask: tokens whose samples read nothing, from some sample on. holes: what is taken out of other samples.
-    loss_weight: a factor of the weights of all losses.
+    are none. mask: tokens whose samples read nothing, from some sample on. own, within: see Excluded. loss_weight: a
+    factor of the weights of all losses.
     """
 
     name: str
@@ -61,7 +61,8 @@ class View:
     start: int
     packs: Packs | None = None
     mask: Mask = NOTHING
-    holes: Holes = WHOLE
+    own: Mask = NOTHING
+    within: Mask = NOTHING
     loss_weight: float = 1.0
 
     @property
@@ -160,7 +161,8 @@ class Blend(Shown):
             start=start,
             packs=packs,
             mask=mask,
-            holes=excluded.holes,
+            own=excluded.own,
+            within=excluded.within,
             loss_weight=1.0 if weight is None else weight,
         )
 
@@ -248,7 +250,7 @@ class Blend(Shown):
                 logger.warning("%s: %s", view.name, unread(lost))
         current = sum(one.at <= consumed for one in self.order.segments) - 1
         read = {name for one in self.order.segments[current:] for name in one.weights}
-        some = {view.name for view in self.views if view is not None and len(view.mask.at) + len(view.holes.own.at)}
+        some = {view.name for view in self.views if view is not None and len(view.mask.at) + len(view.own.at)}
         for name in sorted({self.spec.members[member].dataset for member in read} & set(self.datasets) - some):
             self.datasets[name].files.look()
 
@@ -322,7 +324,7 @@ def _open(config: Config, datasets: Mapping[str, Dataset] | None, some_tracks: b
         )
     opened = open_datasets(config) if datasets is None else _given(config, datasets)
     _check_alike(opened, config, some_tracks)
-    excluded, unknown_ids = read_excluded(config.exclude, opened, config.allowed_roots)
+    excluded, unknown_ids = read_excluded(config.exclude, opened)
     prints = {name: one.prints for name, one in excluded.items()}
     members = {name: _member(name, ds, config) for name, ds in opened.items()}
     spec = OrderSpec(

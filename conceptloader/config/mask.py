@@ -1,7 +1,6 @@
 """Masks: tokens of a dataset that give no loss from a sample on, while every sample keeps its place in the order.
 
-A Mask of tokens whose samples read nothing, and Holes in samples that keep the rest; exclude.py makes them of a
-configuration.
+Their samples read nothing, or keep the rest; exclude.py makes them of a configuration.
 """
 
 from typing import Any, NamedTuple
@@ -98,19 +97,3 @@ class Mask(NamedTuple):
 
 
 NOTHING = Mask(*(np.zeros(0, np.int64) for _ in range(3)))
-
-
-class Holes(NamedTuple):
-    """What is taken out of samples that keep the rest.
-
-    own: tokens that are padding, no labels, and carry no spans; the label after the last one of each range gives no
-    loss either, as it is predicted from there. labels: tokens that give no loss where they are labels. within: those of
-    `own` that may begin or end within a document, and so within a span.
-    """
-
-    own: Mask = NOTHING
-    labels: Mask = NOTHING
-    within: Mask = NOTHING
-
-
-WHOLE = Holes()

@@ -59,36 +59,25 @@ class MegatronOrder(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ConceptConfig(Section):
-    """A concept of a track, by its name in the vocabulary or by its id."""
-
-    track: str
-    name: str | None = None
-    id: Natural | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ExcludeConfig(Section):
     """From the trainer's sample `at` on, tokens of a dataset, by default of all, that are taken out.
 
-    They are documents: those with these ids, with the ids in a text file, one per line, or all that a subset of the
-    dataset lacks. Or they are the tokens in spans of a concept. Or they are tokens [first, end), or those of a text
-    file of such ranges, one to a line.
+    They are documents: those with these ids, or with the ids in a text file, one per line. Or they are tokens
+    [first, end), or those of a text file of such ranges, one to a line, as `conceptloader subset --ranges` writes for
+    concepts and conditions.
 
     at: None for tokens that are never read, as their file is corrupt: a shard of nothing else is not opened.
     take: "sample", all of each sample that has any of them; "own", the tokens themselves, and with them the loss of the
-    label after them; "labels", of a concept alone, their losses.
+    label after them.
     """
 
     at: Natural | None = None
     dataset: str | None = None
     ids: tuple[str, ...] | None = None
     file: str | None = None
-    subset: str | None = None
-    concept: ConceptConfig | None = None
     tokens: tuple[Natural, Natural] | None = None
     token_file: str | None = None
-    take: Literal["sample", "own", "labels"] = "sample"
+    take: Literal["sample", "own"] = "sample"
 
 
 T = TypeVar("T", DatasetConfig, ExcludeConfig, MegatronOrder)
@@ -176,7 +165,7 @@ class Config(Section):
             and {"module:Class": options}.
         replay: Directory of a run log: its changes of weights are the phases.
         skip: Jumps of the sample index.
-        exclude: Documents, spans of a concept or ranges of tokens that no sample reads, from some sample on or never.
+        exclude: Documents or ranges of tokens that no sample reads, from some sample on or ever.
         packing: Whole documents in every sample, in place of windows.
         on_seq_len_change: What a resume with another seq_len does: "error" or "restart".
         allow_mixed_tokenizers: Accept datasets of different tokenizers.
@@ -324,7 +313,7 @@ class Config(Section):
             self,
             datasets={name: changed(entry, f"datasets.{name}", "path") for name, entry in self.datasets.items()},
             exclude=tuple(
-                changed(entry, f"exclude[{k}]", "file", "subset", "token_file") for k, entry in enumerate(self.exclude)
+                changed(entry, f"exclude[{k}]", "file", "token_file") for k, entry in enumerate(self.exclude)
             ),
             allowed_roots=None
             if self.allowed_roots is None
@@ -481,7 +470,7 @@ class Config(Section):
         return {key: section for key in ADD_ONS if isinstance(section := getattr(self, key, None), Mapping)}
 
     def _check_exclude(self) -> None:
-        ways = ("ids", "file", "subset", "concept", "tokens", "token_file")
+        ways = ("ids", "file", "tokens", "token_file")
         for k, out in enumerate(self.exclude):
             where = f"exclude[{k}]"
             self._check_known([] if out.dataset is None else [out.dataset], f"{where}.dataset: ")
@@ -497,22 +486,8 @@ class Config(Section):
                 raise ConfigError(
                     "exclude", "order megatron, whose samples are not windows", "no exclude with it", "omit exclude"
                 )
-            if out.concept is not None and (out.concept.name is None) == (out.concept.id is None):
-                raise ConfigError(
-                    f"{where}.concept",
-                    "neither or both of name and id",
-                    "either the name or the id",
-                    f"set {where}.concept.name or {where}.concept.id",
-                )
-            if out.take == "labels" and out.concept is None:
-                raise ConfigError(
-                    f"{where}.take",
-                    "labels, which would leave the documents in the inputs that other losses are computed from",
-                    "own or sample",
-                    "set take: own or take: sample",
-                )
             ranges = given[0] in ("tokens", "token_file")
-            if out.dataset is None and (ranges or out.subset is not None):
+            if out.dataset is None and ranges:
                 raise ConfigError(f"{where}.dataset", "nothing", f"the dataset of {given[0]}", f"set {where}.dataset")
             if out.at is None and (not ranges or out.take != "sample"):
                 expected = "the sample from which on; without it only tokens and token_file, with take: sample"

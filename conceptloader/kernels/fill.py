@@ -197,7 +197,7 @@ def fill_part(call: Call, part: Any, member: Any) -> Code:
         code = max(code, walk_items(call, tokens, 0, DOCUMENTS, shard.documents, place_document))
     else:
         begin_document(call, place, place + part.inputs, part.document, packed)
-    if member.end_range < member.end_labels:
+    if member.end_range < member.end_own:
         blank_holes(call, part, member, inside, named)
     for t in range(call.tracks.shape[1]):
         found, kind = named if call.outputs[t].labels else inside, call.tracks[row, t].kind

@@ -1,4 +1,4 @@
-"""Kernels: what is excluded, with its samples, alone, or as labels."""
+"""Kernels: what is excluded, with its samples or alone."""
 
 from typing import Any
 
@@ -74,19 +74,7 @@ def blank_holes(call: Call, part: Any, member: Any, inside: Tokens, named: Token
             for n in range(len(call.columns)):
                 out = call.columns[n]
                 set_blank(out, (sample * size + place) * out.width, count * out.width * (out.labels == labels))
-        mask_labels(call, named, hole.stop - part.base, hole.stop - part.base + 1)  # the label after it
-    k = find_range(call, member.end_own, member.end_labels, part.base + part.start + 1)
-    while k < member.end_labels and call.left_out[k].start - part.base < part.stop:
-        hole = call.left_out[k]
-        if hole.at <= call.state[0].now:
-            mask_labels(call, named, hole.start - part.base, hole.stop - part.base)
-        k += 1
-
-
-@inner
-def mask_labels(call: Call, named: Tokens, start: Any, stop: Any) -> None:
-    """No loss for labels that are tokens [start, stop) of the shard."""
-    batch, first = call.arrays[0], max(start, named.start)
-    count = max(0, min(stop, named.stop) - first)
-    place = call.state[0].sample * batch.seq_len + named.place + first - named.start
-    set_all(array_at(batch.loss_mask, place, count, np.float32), 0)
+        after = hole.stop - part.base  # the label after it
+        count = 1 if named.start <= after < named.stop else 0
+        place = sample * size + named.place + after - named.start
+        set_all(array_at(batch.loss_mask, place, count, np.float32), 0)

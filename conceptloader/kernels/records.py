@@ -36,12 +36,12 @@ TRUNCATED = -2  # in <track>_span_index
 
 # first_shard (-1: not in the configuration) and shards: rows of the shards. start, count: as in View. documents: 1 if
 # batches need them. eos: -1 without one. pad: what padding holds. first_range, end_range: rows of what is left out
-# with its samples; up to end_own, of what alone is; up to end_labels, of labels. first_run, runs: rows of the runs of a
+# with its samples; up to end_own, of what alone is. first_run, runs: rows of the runs of a
 # view, 0 of them in other datasets; one more row closes them. Of packs: bins (0 for other samples), stop: the token
 # behind the last one, overflow: see below.
 MEMBER = record(
     "first_shard shards start count by_document documents dataset_id eos pad first_range end_range end_own "
-    "end_labels first_run runs bins stop overflow"
+    "first_run runs bins stop overflow"
 )
 SPLIT, CROP, REFUSE = map(np.int64, range(3))  # positions in blend.packing.OVERFLOWS
 

@@ -255,7 +255,7 @@ class _Past:
                 return _excluded_of(config, spec, datasets)
             except (ConfigError, ReadError) as error:
                 problems.append(str(error))
-        files = [one.file or one.subset or one.token_file for one in configs[0].exclude]
+        files = [one.file or one.token_file for one in configs[0].exclude]
         listed = ", ".join(filter(None, files)) or "exclude in the configuration"
         found = f"what it excluded cannot be reproduced ({'; '.join(dict.fromkeys(problems))})"
         raise ResumeError("", found, fix=f"restore {listed}")
@@ -290,7 +290,7 @@ def _excluded_of(config: Config, spec: OrderSpec, datasets: Mapping[str, Dataset
         if (one.dataset is None or one.dataset in datasets)
         and (one.dataset in spec.quarantine if one.at is None else later)
     ]
-    read, _ = read_excluded(entries, datasets, config.allowed_roots)
+    read, _ = read_excluded(entries, datasets, past=True)
     found = dict[str, Excluded]()
     for name in datasets:
         expected = spec.quarantine.get(name), tuple(spec.exclude.get(name, ()))

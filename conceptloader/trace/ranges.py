@@ -140,9 +140,9 @@ def ranges_of(member: Member, samples: Ints) -> Ranges:
     if member.by_document and len(view.mask.at):
         since[view.closed(samples)] = ALWAYS
     parts = Ranges(row, start, stop, inputs, place, since, np.zeros_like(row))
-    if not len(view.holes.own.at):
+    if not len(view.own.at):
         return parts
-    which, first, end, at = view.holes.own.pieces(start, stop)
+    which, first, end, at = view.own.pieces(start, stop)
     row, start, _, inputs, place, since, _ = parts.take(which)
     shift = first - start
     inputs = np.clip(inputs - shift, 0, end - first)

@@ -118,7 +118,7 @@ class Seen:
         for era, index, member in self._members[name]:
             view = member.view
             drawn = sum(high[index] - low[index] for *_, low, high in self._pieces[id(era)])
-            if view.kind == "window" and not len(view.mask.at) and not len(view.holes.own.at):
+            if view.kind == "window" and not len(view.mask.at) and not len(view.own.at):
                 tokens, size = drawn * member.seq_len, view.count * member.seq_len
             else:
                 _, tokens, size = self._windows[id(era), index]._before[:, -1].tolist()

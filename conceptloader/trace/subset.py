@@ -4,12 +4,14 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from shlex import quote
 from typing import Any
 
 import numpy as np
 
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.packages import need
+from conceptloader.config.ranges import write_ranges
 from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.columns import Ints
@@ -91,15 +93,10 @@ def make_subsets(
         if "://" in dataset.path:
             fix = "copy the dataset to a disk, and run `conceptloader subset` on that"
             raise ConfigError(dataset.path, "a URL", "a local directory", fix)
-        found = Selected(documents=dataset.num_documents)
-        parts = [(np.zeros(0, np.int64),) * 2 + (np.zeros(0, object),), *_kept(dataset, wanted, found, progress)]
-        start, stop, names = (np.concatenate(column) for column in zip(*parts, strict=True))
-        if not len(start):
-            fix = f"widen --where, --ids or --spans: nothing was written (the expression is null for {found.unknown})"
-            what = f"no document of {found.documents:,} in {dataset.path}"
-            raise ConfigError("subset", what, "at least one document", fix)
-        order = np.argsort(start, kind="stable")  # a subquery may change it
-        start, stop, names = start[order], stop[order], names[order]
+        if wanted.spans is not None and dataset.mode == "document":
+            what = f"mode document in {dataset.path}, of which only whole documents can be selected"
+            raise ConfigError("spans", what, "another mode", "pass --where or --ids instead of --spans")
+        found, start, stop, names = _selected(dataset, wanted, progress)
         if curve is not None:
             names, found.epochs = bucketed(names, stop - start, wanted.buckets, curve)
             read = names != ""
@@ -118,6 +115,45 @@ def make_subsets(
                 made = write_view(working, place, dataset, start[which == k], stop[which == k], said)
             found.views[place] = made.num_documents, made.num_tokens
     return found
+
+
+def make_ranges(
+    path: str | os.PathLike[str],
+    file: str | os.PathLike[str],
+    wanted: SubsetOptions,
+    *,
+    roots: Sequence[str | os.PathLike[str]] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Selected:
+    """Write the same as ranges of tokens to a file for `exclude`; `views` has how many they are, of how many tokens.
+
+    Raises: as make_subsets, and ConfigError for `by`, and for a file that is there and is something else.
+    """
+    if wanted.by is not None:
+        raise ConfigError("by", "several subsets, of which a file has one", "--where with --ranges", "omit --by")
+    with open_dataset(path, roots=roots) as dataset:
+        found, start, stop, _ = _selected(dataset, wanted, progress)
+        given = [("where", wanted.where), ("spans", wanted.spans), ("seed", wanted.seed)]
+        given += [("ids", "IDS" if wanted.ids else None), *(("table", one) for one in wanted.tables)]
+        chosen = " ".join(f"--{name} {quote(str(value))}" for name, value in given if value)
+        target = os.path.abspath(file)
+        found.views[target] = write_ranges(target, dataset, start, stop, chosen)
+    return found
+
+
+def _selected(
+    dataset: Dataset, wanted: SubsetOptions, progress: Callable[[int, int], None] | None
+) -> tuple[Selected, Ints, Ints, Any]:
+    """(what is counted, start, stop, value of by) of what is kept, in order. Raises ConfigError if nothing is."""
+    found = Selected(documents=dataset.num_documents)
+    parts = [(np.zeros(0, np.int64),) * 2 + (np.zeros(0, object),), *_kept(dataset, wanted, found, progress)]
+    start, stop, names = (np.concatenate(column) for column in zip(*parts, strict=True))
+    if not len(start):
+        fix = f"widen --where, --ids or --spans: nothing was written (the expression is null for {found.unknown})"
+        what = f"no document of {found.documents:,} in {dataset.path}"
+        raise ConfigError("subset", what, "at least one document", fix)
+    order = np.argsort(start, kind="stable")  # a subquery may change it
+    return found, start[order], stop[order], names[order]
 
 
 def _kept(
@@ -166,9 +202,6 @@ def _kept(
 
 
 def _columns_of_tokens(dataset: Dataset, text: str) -> Columns:
-    if dataset.mode == "document":
-        found = f"mode document in {dataset.path}, of which only whole documents can be selected"
-        raise ConfigError("spans", found, "another mode", "pass --where or --ids instead of --spans")
     expression = Expression(text, dataset.concept_tracks, "spans", tokens=True)
     return Columns(dataset, expression, ids_of({"": dataset}, expression.concepts, "spans")[""])
 

@@ -78,7 +78,11 @@ def test_what_does_not_fit_is_an_error_before_training(tmp_path: Path) -> None:
         (r"loss_weight: found no field and no track .* 'nil' in a, b .*correct the name", {"loss_weight": "nil"}, {}),
         (r"outputs\.loss_weight: found 'xu1' of type u1, u1, expected f2 or f4", {"loss_weight": "xu1"}, {}),
         (r"outputs\.loss_weight: found 'notes' of type json, json, expected f2 or f4", {"loss_weight": "notes"}, {}),
-        (r"outputs\.loss_weight: found 'topics' of type concepts, .*annotate DATASET ROWS", {"loss_weight": "topics"}, {}),
+        (
+            r"outputs\.loss_weight: found 'topics' of type concepts, .*annotate DATASET ROWS",
+            {"loss_weight": "topics"},
+            {},
+        ),
         (r"outputs\.loss_weight: found 'quality' of type f4, f8, expected f2 or f4", {"loss_weight": "quality"}, {}),
         (r"two arrays of a batch would be called max_seqlen", {"fields": {"max_seqlen": "inputs"}}, {}),
         (r"two arrays of a batch would be called loss_weight", {"fields": {"loss_weight": "inputs"}}, {}),

@@ -272,13 +272,13 @@ def test_the_examples_are_valid(path):
 
 REFERENCE = ROOT / "configs/reference.yaml"
 SECTIONS = {
-    schema.Config, schema.DatasetConfig, schema.MegatronOrder, schema.ConceptConfig, schema.ExcludeConfig,
+    schema.Config, schema.DatasetConfig, schema.MegatronOrder, schema.ExcludeConfig,
     schema.PackingConfig, schema.ConceptOptions, schema.LoaderConfig, schema.Outputs, schema.LossWeight, ColumnOptions,
     Phase, Ramp, Skip, ODMOptions, DoReMiOptions,
 }  # fmt: skip
 # What the file shows with a value because it is off by default, or one of several.
 EXAMPLES = {
-    (schema.Config, "seq_len"), (schema.Config, "tracks"), (Phase, "ramp"), (schema.ConceptConfig, "name"),
+    (schema.Config, "seq_len"), (schema.Config, "tracks"), (Phase, "ramp"),
     *((schema.ExcludeConfig, f.name) for f in dataclasses.fields(schema.ExcludeConfig) if f.name not in ("at", "take")),
 }  # fmt: skip
 

@@ -414,15 +414,6 @@ def _ids(corpus: Corpus) -> list[str]:
     return [f"a-{k}" for k in range(0, 60, 2)]
 
 
-def _subset(corpus: Corpus) -> str:
-    path = corpus.root / "half-of-a"
-    if not path.exists():
-        from conceptloader.cli import main
-
-        assert main(["subset", corpus.path("a"), "--out", str(path), "--where", "tokens > 45"]) == 0
-    return str(path)
-
-
 FILE_WEIGHTS = {"a": 7.0, "b": 1.0}
 TOPIC: Change = {"tracks": {"topic": {}}}
 PADDED = ("topic_span_index", "topic_num_spans", "topic_spans", "topic_ids")
@@ -494,20 +485,6 @@ ROWS: dict[str, Row] = {
         ),
         row(
             "exclude.file", lambda c: _excluded("own", file=c.file("ids.txt", "\n".join(_ids(c)))), named=("exclude",)
-        ),
-        row("exclude.subset", lambda c: _excluded("own", subset=_subset(c)), named=("exclude",), steps=6),
-        row(
-            "exclude.concept.name, take: sample",
-            _excluded("sample", concept={"track": "topic", "name": "topic-3"}),
-            leaves=("exclude.concept.track", "exclude.concept.name"), named=("exclude",),
-        ),
-        row(
-            "exclude.concept.id, take: own", _excluded("own", concept={"track": "topic", "id": 3}),
-            leaves=("exclude.concept.id",), named=("exclude",),
-        ),
-        row(
-            "exclude.concept.id, take: labels", _excluded("labels", concept={"track": "topic", "id": 3}),
-            leaves=("exclude.take",), named=("exclude",),
         ),
         row("packing", {"packing": {}}, leaves=()),
         row("packing.bins", {"packing": {"bins": 3}}, base={"packing": {}}),

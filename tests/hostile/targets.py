@@ -149,7 +149,7 @@ def jsonl(directory: Path, data: bytes) -> None:
 def quarantine(directory: Path, data: bytes) -> None:
     (directory / "bad.txt").write_bytes(data)
     entry = ExcludeConfig(dataset="a", token_file=str(directory / "bad.txt"))
-    read_excluded([entry], {"a": SimpleNamespace(num_tokens=1000)}, None)
+    read_excluded([entry], {"a": SimpleNamespace(num_tokens=1000)})
 
 
 def run_log(directory: Path, data: bytes) -> None:

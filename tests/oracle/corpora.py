@@ -21,8 +21,6 @@ TOKENIZER = cl.writing.Tokenizer(name="test", vocab_size=VOCAB, eos_id=EOS)
 STREAMS = ("plain", "more", "joined", "whole", "cut", "cut-again", "spans", "bare", "flat")
 DOCUMENTS = ("documents", "some")
 FIELDS = {f"x{kind}": kind for kind in FIELD_TYPES}
-# What `exclude` may name for a dataset.
-VIEWS = {"plain": ("whole", "spans"), "joined": ("cut",), "cut": ("cut-again",), "documents": ("some",)}
 
 
 def write_all(folder: Path, seed: int) -> Path:

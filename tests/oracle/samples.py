@@ -155,7 +155,7 @@ class Oracle:
         packing = config.get("packing") or {}
         self.members: dict[str, Member] = {}
         self.out: dict[str, list[tuple[int, set[int]]]] = {}  # tokens that are left out from a sample on
-        self.holes: dict[str, list[tuple[str, int, set[int]]]] = {}  # those that are without their samples
+        self.holes: dict[str, list[tuple[int, set[int]]]] = {}  # those that are without their samples
         for name in sorted(config["datasets"]):
             given = config["datasets"][name]
             data = read(Path(given["path"]))
@@ -170,7 +170,7 @@ class Oracle:
             self.members[name] = Member(data, low, high, self.seq_len, packing.get("bins"), overflow, bad)
             taken = [(entry.get("take", "sample"), entry["at"], excluded(entry, data)) for entry in entries]
             self.out[name] = [(0, bad), *((at, tokens) for take, at, tokens in taken if take == "sample")]
-            self.holes[name] = [one for one in taken if one[0] != "sample"]
+            self.holes[name] = [(at, tokens) for take, at, tokens in taken if take == "own"]
         self.sizes = {name: member.size() for name, member in self.members.items()}
         self.live, self.past = list(live), past or Past(0, 0, {}, {})
         self.order = None if config.get("order") == "sequential" else self.make_order()
@@ -286,9 +286,9 @@ class Oracle:
             return (items.astype(np.uint32) << 16).view(np.float32)
         return items.astype({"u2": "i4", "u4": "i8"}.get(having.dtype, having.dtype))
 
-    def own(self, name: str, now: int, kind: str = "own") -> set[int]:
-        """Tokens that are taken out alone, or as labels, of a sample that is trained at `now`."""
-        return set[int]().union(*(tokens for take, at, tokens in self.holes[name] if take == kind and at <= now))
+    def own(self, name: str, now: int) -> set[int]:
+        """Tokens that are taken out alone of a sample that is trained at `now`."""
+        return set[int]().union(*(tokens for at, tokens in self.holes[name] if at <= now))
 
     def sample(self, t: int, now: int | None = None) -> Sample:
         """As it is trained at the position `now` of a run, by default t."""
@@ -323,7 +323,7 @@ class Oracle:
                 arrays[column][:] = np.float32(how["missing"]).view(np.uint32) >> 16
         spans: dict[str, list[Span]] = {track: [] for track in self.config.get("tracks", {})}
         sequences = {0}
-        own, silent = self.own(name, now), self.own(name, now, "labels")
+        own = self.own(name, now)
         for part in parts:
             if packed:
                 sequences |= {part.place, part.place + part.end - part.first}
@@ -349,7 +349,6 @@ class Oracle:
                 arrays["labels"][at] = data.tokens[p + 1]
                 arrays["loss_mask"][at] = (
                     p not in own
-                    and p + 1 not in silent
                     and ("loss_mask" not in data.fields or data.fields["loss_mask"][p + 1] != 0)
                     and (outputs["loss_on_eos"] or data.tokens[p + 1] != data.eos)
                     and (not outputs.get("mask_document_boundaries") or document_of[p] == document_of[p + 1])
@@ -381,21 +380,18 @@ class Oracle:
 
 
 def excluded(entry: Config, data: Data) -> set[int]:
-    """Tokens of a dataset that an entry of `exclude` takes out: documents, what a view lacks, spans, or ranges."""
+    """Tokens of a dataset that an entry of `exclude` takes out: documents, or ranges."""
     documents = zip(data.documents, data.ids, strict=True)
     found = {p for (a, e), id in documents if id in entry.get("ids", ()) for p in range(a, e)}
-    if "concept" in entry:
-        track, concept = entry["concept"]["track"], entry["concept"]["id"]
-        spans = data.spans.get(track, ())
-        found |= {
-            p for s in spans if concept in meaning(data.codecs[track], s.record)[0] for p in range(s.start, s.end)
-        }
     found |= set(range(*entry.get("tokens", (0, 0))))
-    if "subset" in entry:
-        kept = {p for a, n in read(Path(entry["subset"])).runs for p in range(a, a + n)}
-        place = [p for a, n in data.runs or [(0, len(data.tokens))] for p in range(a, a + n)]
-        found |= {k for k, p in enumerate(place) if p not in kept}
-    return found
+    lines = Path(entry["token_file"]).read_text().splitlines() if "token_file" in entry else []
+    return found | {p for line in lines if line[0] != "#" for p in range(*map(int, line.split()))}
+
+
+def carrying(data: Data, track: str, concept: int) -> set[int]:
+    """Tokens in spans of a concept."""
+    spans = (s for s in data.spans.get(track, ()) if concept in meaning(data.codecs[track], s.record)[0])
+    return {p for s in spans for p in range(s.start, s.end)}
 
 
 def tempered(weights: Weights, temperature: float) -> Weights:

@@ -28,11 +28,12 @@ import conceptloader as cl
 from conceptloader.loader.batch import reader
 from conceptloader.storage.handles import HANDLES
 from conceptloader.testing.controllers import Greedy
+from conceptloader.trace.subset import SubsetOptions, make_ranges
 from tests.conftest import Tally
-from tests.oracle.corpora import CONCEPTS, DOCUMENTS, FIELDS, STREAMS, VIEWS, write_all
+from tests.oracle.corpora import CONCEPTS, DOCUMENTS, FIELDS, STREAMS, write_all
 from tests.oracle.data import read
 from tests.oracle.imported import CHATS, IMPORTED, write_imported
-from tests.oracle.samples import Oracle, Sample, excluded, meaning
+from tests.oracle.samples import Oracle, Sample, carrying, excluded, meaning
 from tests.order.plain import Weights, smallest_integers, steps
 from tests.scale import SOAK, scaled
 
@@ -140,14 +141,14 @@ def exclusions(draw: st.DrawFn, folder: Path, paths: dict[str, str], start: int 
     for name in some(draw, paths):
         data, at = read(folder / paths[name]), draw(st.integers(start, start + 100))
         ids = sorted({id for (a, e), id in zip(data.documents, data.ids, strict=True) if a < e and id})
-        view = folder / draw(st.sampled_from(VIEWS.get(paths[name], [""])))
         take = draw(st.sampled_from(["sample", "own", "own"]))
         track, concept = draw(st.sampled_from(TRACKS[:2])), draw(st.integers(0, CONCEPTS - 1))
-        by_concept = {"dataset": name, "concept": {"track": track, "id": concept}}
-        if view != folder and any(excluded({"subset": view}, data)) and draw(st.booleans()):
-            entries.append({"at": at, "dataset": name, "subset": str(view), "take": take})
-        elif track in data.spans and any(excluded(by_concept, data)) and draw(st.booleans()):
-            entries.append({"at": at, **by_concept, "take": draw(st.sampled_from(["own", "own", "labels", "sample"]))})
+        if (tokens := carrying(data, track, concept)) and draw(st.booleans()):
+            file = folder / f"{paths[name]}-{track}-{concept}.txt"
+            if not file.exists():
+                make_ranges(folder / paths[name], file, SubsetOptions(spans=f"{concept} in {track}"), roots=[folder])
+            entries.append({"at": at, "dataset": name, "token_file": str(file), "take": take})
+            assert excluded(entries[-1], data) == tokens
         elif draw(st.integers(0, 2)) == 0:
             first = draw(st.integers(0, len(data.tokens) - 1))
             tokens = [first, draw(st.integers(first + 1, len(data.tokens)))]

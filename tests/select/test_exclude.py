@@ -2,6 +2,9 @@
 are without them is what tests/oracle and trace/test_answers.py compare."""
 
 import dataclasses
+import re
+import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
+from conceptloader.cli import main
 from conceptloader.config.mask import NEVER, Mask
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.loader.batch.open import open_reader
 from conceptloader.order.progress.runlog import History
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, open_run
-from conceptloader.trace.subset import SubsetOptions, make_subsets
+from conceptloader.trace.subset import SubsetOptions, make_ranges, make_subsets
 from tests.corpora.small import written
 from tests.raises import raises
 
@@ -26,7 +30,7 @@ SEQ_LEN = 24
 EXCLUDE: list[dict[str, Any]] = [
     {"at": 60, "ids": ["web-3", "books-7", "web-11", "nobody-1"]},
     {"at": 30, "dataset": "web", "ids": ["web-11", "web-12"]},
-    {"at": 120, "dataset": "books", "subset": "kept"},
+    {"at": 120, "dataset": "books", "token_file": "fifth.txt"},
 ]
 
 
@@ -36,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, name in enumerate(("web", "books", "code")):
         raw = random_documents(60, seed=number, mean_length=40, prefix=name)
         write_dataset(folder / name, raw, shards=2)
-    make_subsets(folder / "books", folder / "kept", SubsetOptions(where="document % 5 <> 0"))
+    make_ranges(folder / "books", folder / "fifth.txt", SubsetOptions(where="document % 5 = 0"))
     make_subsets(folder / "code", folder / "some", SubsetOptions(where="document > 10"))
     return folder
 
@@ -104,10 +108,9 @@ def test_only_what_is_ahead_may_change(folder: Path, tmp_path: Path) -> None:
     [
         ({"at": 0, "ids": ["nobody"]}, "found nothing that matches it in books, code, web"),
         ({"at": 0, "dataset": "wb", "ids": ["web-3"]}, "did you mean web"),
-        ({"at": 0}, "expected one of ids, file, subset"),
-        ({"at": 0, "subset": "kept"}, r"exclude\[0\].dataset: found nothing"),
-        ({"at": 0, "dataset": "web", "subset": "kept"}, r"exclude\[0\].subset: found .*/kept, expected"),
-        ({"at": 0, "dataset": "web", "subset": "books"}, r"exclude\[0\].subset: found .*/books, expected"),
+        ({"at": 0}, "expected one of ids, file, tokens"),
+        ({"at": 0, "token_file": "fifth.txt"}, r"exclude\[0\].dataset: found nothing"),
+        ({"at": 0, "ids": ["web-3"], "take": "labels"}, r"exclude\[0\].take: found .*labels"),
         ({"at": -1, "ids": ["web-3"]}, r"exclude\[0\].at"),
     ],
 )
@@ -138,6 +141,54 @@ def test_where_several_hold_the_earliest_counts(ranges: Any, asked: tuple[int, i
     assert found.since(np.array([first]), np.array([stop])).tolist() == [min(since, default=NEVER)]
     assert found.since(first, stop) == min(since, default=NEVER)
     assert (found.stop[:-1] <= found.start[1:]).all()
+
+
+def command(error: pytest.ExceptionInfo[ConfigError]) -> list[str]:
+    (line,) = re.findall(r"run `conceptloader (.*)`$", error.value.fix or "")
+    return shlex.split(line)
+
+
+def test_ranges_are_those_of_the_dataset_as_it_is(tmp_path: Path) -> None:
+    """A list of another dataset, of earlier tracks or that was cut is refused, with the line that writes it again."""
+    ds, file = tmp_path / "ds", tmp_path / "its ranges.txt"
+
+    def write(token: int, end: int) -> None:
+        spans = [(2, end, [1])], [(0, 3, [1])]
+        documents = [([token] * 10, {"concepts": some}, name) for some, name in zip(spans, "ab", strict=True)]
+        shutil.rmtree(ds, ignore_errors=True)
+        written(ds, documents, tracks={"concepts": {}})
+
+    write(5, 6)
+    assert main(["subset", str(ds), "--spans", "1 in concepts", "--ranges", str(file)]) == 0
+    lines = file.read_text().splitlines()
+    assert lines[2:] == ["2 6", "10 13"]
+    entry = {"dataset": "a", "token_file": str(file), "at": 0}
+    given = {"seq_len": 4, "datasets": {"a": {"path": str(ds)}}, "exclude": [entry]}
+
+    def ranges() -> list[tuple[int, int]]:
+        return cl.open_blend(given).excluded["a"].samples.ranges(0)
+
+    assert ranges() == [(2, 6), (10, 13)]
+    for kept in (lines[:-1], [*lines, "15 16"], [*lines[:2], "2 6", "11 13"], [lines[0][:-1] + "_", *lines[1:]]):
+        file.write_text("\n".join(kept))
+        with raises(ConfigError, str(file), "ranges of") as error:
+            ranges()
+    assert main(command(error)) == 0
+    assert file.read_text().splitlines() == lines
+    write(5, 7)
+    with raises(ConfigError, str(file), "its tracks") as error:
+        ranges()
+    assert main(command(error)) == 0
+    assert ranges() == [(2, 7), (10, 13)]
+    write(7, 7)
+    with raises(ConfigError, str(file), "of the dataset"):
+        ranges()
+    file.write_text("\n".join(lines[2:]))  # a list of one's own
+    assert ranges() == [(2, 6), (10, 13)]
+    with raises(ConfigError, str(file), "another file"):
+        make_ranges(ds, file, SubsetOptions(where="true"))
+    with raises(ConfigError, "by"):
+        make_ranges(ds, tmp_path / "new", SubsetOptions(by="id"))
 
 
 def test_ids_in_a_file_may_hold_separators_of_lines(tmp_path: Path) -> None:

@@ -164,11 +164,12 @@ def test_batches_have_every_level(nested: Nested, layout: str) -> None:
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-def test_exclude_leaves_no_token_of_a_concept(nested: Nested, indexed: bool) -> None:
+def test_exclude_leaves_no_token_of_a_concept(nested: Nested, indexed: bool, tmp_path: Path) -> None:
     make_index(nested.path, indexed)
-    name = "PERSON"
+    name, file = "PERSON", str(tmp_path / "ranges.txt")
+    assert main(["subset", nested.path, "--spans", f"'{name}' in concepts", "--ranges", file, "--quiet"]) == 0
     for take in ("own", "sample"):
-        entry = {"at": 0, "concept": {"track": "concepts", "name": name}, "take": take}
+        entry = {"at": 0, "dataset": "a", "token_file": file, "take": take}
         for low, batch in batches({**nested.config, "exclude": [entry]}):
             on = nested.on[name][low : low + SEQ_LEN + 1]
             loss = ~(on[1:] | on[:-1]) if take == "own" else np.full(SEQ_LEN, not on.any())
@@ -178,7 +179,7 @@ def test_exclude_leaves_no_token_of_a_concept(nested: Nested, indexed: bool) -> 
 def test_a_loss_weight_is_that_of_the_innermost_span(nested: Nested, tmp_path: Path) -> None:
     expected, rows = np.ones(COUNT * (LENGTH + 1)), list[dict[str, Any]]()
     for k in range(COUNT):
-        for start, end, value in ((k, 60, 2), (20, 45, 0.25), (30, 40, 3), (70, 75, 0)):
+        for start, end, value in ((k % 20, 60, 2), (20, 45, 0.25), (30, 40, 3), (70, 75, 0)):
             rows.append({"document": k, "start": start, "end": end, "value": value})
             expected[k * (LENGTH + 1) + start : k * (LENGTH + 1) + end] = value
     (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in rows[::-1]), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`take: own` and `labels` of `exclude`: what is taken out has no influence, which is what is claimed, and what masks
+"""`take: own` of `exclude`: what is taken out has no influence, which is what is claimed, and what masks
 of labels alone do not give. That samples and answers are as documented is what tests/oracle and trace compare."""
 
 from pathlib import Path
@@ -12,11 +12,11 @@ from torch.nn.functional import cross_entropy
 
 import conceptloader as cl
 from conceptloader.config.exclude import Excluded
-from conceptloader.config.mask import Holes, Mask
+from conceptloader.config.mask import Mask
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.testing import write_dataset
 from conceptloader.trace.index import build_index
-from conceptloader.trace.subset import SubsetOptions, make_subsets
+from conceptloader.trace.subset import SubsetOptions, make_ranges, make_subsets
 from tests.corpora.twins import CONCEPT, IDS, NAMES, OUT, VOCAB, documents, write_twins
 from tests.raises import raises
 
@@ -52,7 +52,13 @@ def config(path: Path, exclude: list[dict[str, Any]], **more: Any) -> dict[str, 
 
 
 OWN = {"at": 0, "ids": IDS, "take": "own"}
-SPANS = {"at": 0, "concept": {"track": "concepts", "name": f"concept-{CONCEPT}"}, "take": "own"}
+
+
+def spans(path: Path) -> dict[str, Any]:
+    """An entry for the spans of a concept."""
+    file = path.parent / f"{path.name}.txt"
+    make_ranges(path, file, SubsetOptions(spans=f"'concept-{CONCEPT}' in concepts"))
+    return {"at": 0, "dataset": "web", "token_file": str(file), "take": "own"}
 
 
 def batches(config: dict[str, Any], count: int = 6) -> list[dict[str, Any]]:
@@ -69,17 +75,16 @@ def equal(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["None", "document", "view", "packs"])
-@pytest.mark.parametrize(("what", "entry"), [("documents", OWN), ("spans", SPANS)])
-def test_no_array_of_a_batch_depends_on_what_is_taken_out(
-    folder: Path, kind: str, what: str, entry: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("what", ["documents", "spans"])
+def test_no_array_of_a_batch_depends_on_what_is_taken_out(folder: Path, kind: str, what: str) -> None:
     paths = [folder / f"{what}-{kind.replace('packs', 'None')}-{number}" for number in (0, 1)]
     more = {"packing": {"bins": 2}} if kind == "packs" else {}
-    one, other = (batches(config(path, [entry], **more)) for path in paths)
+    entries = [OWN if what == "documents" else spans(path) for path in paths]
+    one, other = (batches(config(path, [entry], **more)) for path, entry in zip(paths, entries, strict=True))
     assert equal(one, other)
     untouched, changed = (batches(config(path, [], **more)) for path in paths)
     assert not equal(untouched, changed)
-    late = batches(config(paths[0], [{**entry, "at": 20}], **more))
+    late = batches(config(paths[0], [{**entries[0], "at": 20}], **more))
     assert equal(late[:2], untouched[:2])
     assert equal(late[3:], one[3:])
     assert late[2]["input_ids"][4:].equal(one[2]["input_ids"][4:])
@@ -158,37 +163,26 @@ def test_weights_have_the_same_bits_whatever_was_taken_out(folder: Path, isolate
     assert same == expected
 
 
-def test_spans_from_the_index_are_those_of_the_track(folder: Path, tmp_path: Path, caplog: Any) -> None:
+def test_ranges_by_the_index_are_those_by_the_track(tmp_path: Path, caplog: Any) -> None:
     path = Path(write_dataset(tmp_path / "web", documents(False, True), shards=3, vocabularies=NAMES))
     make_subsets(path, tmp_path / "view", SubsetOptions(where="document % 3 <> 1"))
-    both = [config(one, [SPANS]) for one in (path, tmp_path / "view")]
-    read = [cl.open_blend(one).excluded["web"].holes.own for one in both]
-    assert caplog.text.count(f"`conceptloader index {path} --track concepts` builds one") == 2
+    both = [path, tmp_path / "view"]
+    read = [Path(spans(one)["token_file"]).read_text() for one in both]
+    assert all(text.count("\n") > 5 for text in read)
     store = fsspec.filesystem("memory")
     store.put(f"{tmp_path}/", "/own", recursive=True)
-    caplog.clear()
-    for mask, name in zip(read, ("web", "view"), strict=True):
-        found = cl.open_blend(config(Path(name), [SPANS], datasets={"web": {"path": f"memory://own/{name}"}}))
-        np.testing.assert_array_equal(mask.start, found.excluded["web"].holes.own.start)
+    make_ranges("memory://own/web", tmp_path / "far.txt", SubsetOptions(spans=f"'concept-{CONCEPT}' in concepts"))
+    assert (tmp_path / "far.txt").read_text() == read[0]
     store.rm("/own", recursive=True)
-    assert caplog.text.count("has no index") == 2
-    assert "conceptloader index" not in caplog.text  # no URL has one
     build_index(path, "concepts")
-    caplog.clear()
-    for mask, one in zip(read, both, strict=True):
-        found = cl.open_blend(one).excluded["web"].holes.own
-        assert len(found.at) > 3
-        for a, b in zip(mask, found, strict=True):
-            np.testing.assert_array_equal(a, b)
-    assert not caplog.records
+    assert read == [Path(spans(one)["token_file"]).read_text() for one in both]
 
 
 def test_fingerprints_say_what_is_taken() -> None:
     mask = Mask.of(np.array([0, 40]), np.array([10, 50]), np.array([30, 60]))
     assert Excluded(samples=mask).prints == (None, PRINTS)  # of the first release
-    own = Excluded(samples=mask, holes=Holes(own=mask)).prints[1]
-    labels = Excluded(samples=mask, holes=Holes(labels=mask)).prints[1]
-    assert len({*own, *labels}) == 6
+    own = Excluded(samples=mask, own=mask, within=mask).prints[1]
+    assert len({*own}) == 4
     assert [at for at, _ in own] == [30, 30, 60, 60]
 
 
@@ -214,15 +208,9 @@ def test_another_take_is_another_past(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "where", "problem"),
     [
-        ({"ids": IDS, "take": "labels"}, "exclude[0].take", "labels"),
         ({"ids": IDS, "take": "tokens"}, "exclude[0].take", "tokens"),
         ({"ids": ["nobody"], "take": "own"}, "exclude[0]", "nothing that matches it in web"),
-        ({"ids": IDS, "concept": {"track": "concepts", "id": 3}}, "exclude[0]", "ids, concept"),
-        ({"concept": {"track": "concept", "id": 3}}, "exclude[0].concept.track", "unknown track of concepts 'concept'"),
-        ({"concept": {"track": "concepts", "id": 6}}, "exclude[0].concept.id", "6"),
-        ({"concept": {"track": "concepts", "name": "concept-7"}}, "exclude[0].concept.name", "'concept-7'"),
-        ({"concept": {"track": "concepts"}}, "exclude[0].concept", "name and id"),
-        ({"concept": {"track": "concepts", "name": "a", "id": 3}}, "exclude[0].concept", "name and id"),
+        ({"ids": IDS, "token_file": "x"}, "exclude[0]", "ids, token_file"),
     ],
 )
 def test_entries_that_mean_nothing(folder: Path, entry: dict[str, Any], where: str, problem: str) -> None:
@@ -230,34 +218,13 @@ def test_entries_that_mean_nothing(folder: Path, entry: dict[str, Any], where: s
         cl.open_blend(config(folder / "documents-None-0", [{"at": 0, **entry}]))
 
 
-def test_an_id_of_two_concepts_is_an_error(folder: Path, tmp_path: Path) -> None:
-    made, names = documents(False, True), {**NAMES, "concepts": NAMES["concepts"][::-1]}
-    write_dataset(tmp_path / "other", made, vocab_size=VOCAB, vocabularies=names)
-    datasets = {
-        "other": {"path": str(tmp_path / "other"), "weight": 1},
-        "web": {"path": str(folder / "spans-None-0"), "weight": 1},
-    }
-
-    def masks(**concept: Any) -> Any:
-        entry = {"at": 0, "concept": {"track": "concepts", **concept}, "take": "own"}
-        return cl.open_blend({"seq_len": SEQ_LEN, "datasets": datasets, "exclude": [entry]}).excluded
-
-    with raises(ConfigError, path="exclude[0].concept.id", found="['concept-2', 'concept-3']"):
-        masks(id=2)
-    found, third = masks(name="concept-2"), masks(name="concept-3")
-    assert len(found["web"].holes.own.at) != len(found["other"].holes.own.at) == len(third["web"].holes.own.at)
-
-
 def test_a_configuration_is_what_it_says(folder: Path) -> None:
-    entries = [OWN, SPANS, {**SPANS, "take": "labels", "at": 9}]
+    entries = [OWN, spans(folder / "documents-None-0"), {"dataset": "web", "tokens": [3, 9]}]
     blend = cl.open_blend(config(folder / "documents-None-0", entries))
     assert cl.open_blend(blend.config.to_dict()).spec == blend.spec
-    assert [entry.take for entry in blend.config.exclude] == ["own", "own", "labels"]
+    assert [entry.take for entry in blend.config.exclude] == ["own", "own", "sample"]
 
 
-@pytest.mark.parametrize("entry", [OWN, {**SPANS, "take": "labels"}])
-def test_a_loss_mask_is_needed(folder: Path, entry: dict[str, Any]) -> None:
+def test_a_loss_mask_is_needed(folder: Path) -> None:
     with raises(ConfigError, path="outputs.loss_mask", found="excluded documents"):
-        cl.make_dataloader(
-            config(folder / "documents-None-0", [entry], outputs={"loss_mask": False}), micro_batch_size=8
-        )
+        cl.make_dataloader(config(folder / "documents-None-0", [OWN], outputs={"loss_mask": False}), micro_batch_size=8)

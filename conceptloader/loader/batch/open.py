@@ -212,7 +212,7 @@ def _check_view(view: View, outputs: Outputs) -> None:
             f"outputs.{LOSS_WEIGHT}: NAME",
         )
     masked = {
-        "excluded documents, spans or ranges of tokens": any(len(mask.at) for mask in (view.mask, *view.holes)),
+        "excluded documents or ranges of tokens": len(view.mask.at) or len(view.own.at),
         f"a field {LOSS_FIELD}": types != {None},
     }
     kind = view.kind
@@ -344,7 +344,7 @@ def _claims(view: View, name: str, seq_len: int) -> dict[str, int]:
     dense = np.array([encoding == DENSE for encoding in table.tracks[name].encoding], bool)
     runs = sum(np.where(dense, table.tokens, table.tracks[name].entries).tolist())
     runs += 0 if view.dataset.runs is None else len(view.dataset.runs)  # each may cut a span
-    cut = view.holes.within.most(seq_len)  # as each of these may
+    cut = view.within.most(seq_len)  # as each of these may
     # Manifests know windows; of a pack, each part may be cut out of the place that has most.
     claims = {"max_spans": seq_len if view.member.packing else min(min(track.spans_in(seq_len), runs) + cut, seq_len)}
     if track.codec == "concepts" or (track.codec == "numpy" and track.max_items is not None):

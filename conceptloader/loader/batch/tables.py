@@ -83,7 +83,7 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
         member["start"], member["count"], member["by_document"] = view.start, view.count, view.by_document
         member["dataset_id"], member["eos"], member["pad"] = view.dataset_id, eos, max(eos, 0)
         member["first_range"] = num_ranges
-        for end, mask in (("end_range", view.mask), ("end_own", view.holes.own), ("end_labels", view.holes.labels)):
+        for end, mask in (("end_range", view.mask), ("end_own", view.own)):
             left_out.append(np.array(list(zip(*mask, strict=True)), LEFT_OUT))
             num_ranges += len(left_out[-1])
             member[end] = num_ranges

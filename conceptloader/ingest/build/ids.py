@@ -13,7 +13,7 @@ from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints
 from conceptloader.format.write.build import Build
 
-_PART, _CHUNK = 1 << 22, 1 << 19  # hashes that are compared, and read, at a time
+_PART = 1 << 22  # hashes that are compared at a time
 _EXAMPLES, _COMPARED = 3, 1000
 
 
@@ -105,20 +105,11 @@ def count_ids(build: Build) -> IdCounts:
 
 def _repeated(shards: list[_Shard], parts: int) -> Iterator[tuple[NDArray[np.uint64], Ints]]:
     """Hashes that several entries have, with their numbers, in order."""
-    begins = [0] * len(shards)
     for part in range(parts):
-        border = (part + 1) * (1 << 64) // parts
-        ends = [shard.size if part + 1 == parts else shard.first(border) for shard in shards]
-        distinct = [
-            np.unique(shard.table["hash"][at : min(at + _CHUNK, end)], return_counts=True)
-            for shard, begin, end in zip(shards, begins, ends, strict=True)
-            for at in range(begin, end, _CHUNK)
-        ]
-        begins = ends
-        if distinct:
-            hashes, places = np.unique(np.concatenate([one for one, _ in distinct]), return_inverse=True)
-            counts = np.bincount(places, np.concatenate([number for _, number in distinct])).astype(np.int64)
-            yield hashes[counts > 1], counts[counts > 1]
+        low, high = (border * (1 << 64) // parts for border in (part, part + 1))
+        found = [shard.table["hash"][shard.first(low) : shard.first(high)].copy() for shard in shards]
+        hashes, counts = np.unique(np.concatenate(found), return_counts=True)
+        yield hashes[counts > 1], counts[counts > 1].astype(np.int64)
 
 
 def _names(shards: list[_Shard], value: int) -> list[bytes]:

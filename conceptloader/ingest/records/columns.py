@@ -114,10 +114,6 @@ class Columns:
         ids = [] if self.id in self.ignored else [self.id]
         return [self.content, *ids, *self.tracks.values(), *metadata, *named]
 
-    def renames(self, column: str) -> bool:
-        """Whether fields of spans in that column have other names here, or are ignored."""
-        return bool(self.span_fields) or any(name.startswith(f"{column}.") for name in self.ignored)
-
     def field_of(self, column: str, theirs: str) -> str | None:
         """What a field of spans in that column is called here; None if it is ignored."""
         if f"{column}.{theirs}" in self.ignored:

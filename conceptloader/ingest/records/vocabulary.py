@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -114,17 +114,6 @@ class Concepts:
             return "start, end, concepts and scores"
         more = "; scores are read if their type is given (--scores)" if "scores" in found else ""
         return f"start, end and concepts{more}"
-
-    def scores(self, values: object, count: int) -> Sequence[float]:
-        """Of `count` concepts, checked. Raises: ValueError, whose message says what is wrong."""
-        if values is None and not count:
-            return ()
-        if not isinstance(values, list) or len(values) != count:
-            raise ValueError(f"scores: found {values!r:.100} for {count} concepts, expected a list of one for each")
-        for i, value in enumerate(values):
-            if type(value) not in (int, float) or not self.fit(value):
-                raise ValueError(f"scores[{i}]: found {value!r:.50}, expected {self.expected_score}")
-        return values
 
     def fit(self, scores: Any) -> Any:
         """Which numbers may be scores: not NaN, and none that becomes infinite."""

@@ -67,7 +67,7 @@ CHAPTERS: dict[str, tuple[str, str, dict[str, str]]] = {
             "integrations.megatron_lm": "install concepts add_losses set_weights MegatronData ConceptDataset "
             "SplitIterator",
             "integrations.nanotron_lm": "install set_weights build_dataloader save_state",
-            "integrations.datatrove_lib": "ConceptBuild ConceptBuildFinish ConceptIndexWriter ConceptIndexJoin",
+            "integrations.datatrove_lib": "ConceptBuild ConceptBuildFinish",
         },
     ),
     "errors": (

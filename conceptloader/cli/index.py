@@ -2,7 +2,7 @@
 
 import argparse
 
-from conceptloader.base.arguments import add_dataset, chosen, positive, task
+from conceptloader.base.arguments import add_dataset, chosen, positive
 from conceptloader.cli.output import Output, progress_bar
 from conceptloader.trace.index import build_index
 
@@ -11,9 +11,6 @@ Build the concept index of a track, in the dataset's directory: which spans carr
 `subset` and `exclude` need not read the track. An existing index is reused. Counts: `inspect --stats`.
 
   conceptloader index data/corpus --workers 8
-
-If interrupted, run the same command again. On a cluster, run N jobs with --task K/N (K from 0), then the command
-without --task: the bytes are the same.
 """
 
 
@@ -22,12 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--track", default="concepts", metavar="NAME", help="track to index (default: concepts)")
     add("--workers", type=positive, default=1, metavar="N", help="processes (default: 1)")
-    add("--task", type=task, metavar="K/N", help="do only part K of N of the shards")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
     with progress_bar(arguments.quiet) as progress:
-        options = chosen(arguments, "track", "workers", "task")
+        options = chosen(arguments, "track", "workers")
         build_index(arguments.dataset, roots=arguments.root, progress=progress, **options)
-    done = "is complete" if arguments.task is None else "has the shards of this task"
-    output.result({"task": arguments.task}, [f"{arguments.dataset}: the index of {arguments.track} {done}"])
+    output.result({"track": arguments.track}, [f"{arguments.dataset}: the index of {arguments.track} is complete"])

@@ -1,6 +1,5 @@
-"""The concept index of a dataset: shards by worker processes or by tasks of a cluster, then the table of all."""
+"""The concept index of a dataset: shards by worker processes, then the table of all."""
 
-import contextlib
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -8,9 +7,7 @@ from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any
 
-from conceptloader.base.checks import check_task
 from conceptloader.base.packages import need
-from conceptloader.base.terminal import counted
 from conceptloader.base.workers import Tell, run_all
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.parquet import SortedParquet, footer_checksum, write_parquet
@@ -29,16 +26,15 @@ from conceptloader.format.read.index import (
     shard_file,
     source_fingerprint,
 )
-from conceptloader.format.spec.columns import Ints
-from conceptloader.format.spec.jsonfile import dump_json, load_json
+from conceptloader.format.spec.jsonfile import dump_json
+from conceptloader.format.tools.derived import new_directory
 from conceptloader.ingest.database import PROBLEM, database, load
-from conceptloader.storage.durable import TEMPORARY, completed, make_directories, require_local, require_own, write_file
-from conceptloader.storage.lock import build_lock
+from conceptloader.storage.durable import completed, require_local, require_own, write_file
 
 _ROW_GROUP = 1 << 14  # an answer reads at least as many rows of each shard
 
-Job = tuple[str, list[str] | None, str, int]
-"""Path, roots, track, shard."""
+Job = tuple[str, list[str] | None, str, int, str]
+"""Path, roots, track, shard, directory of the files."""
 
 
 def build_index(
@@ -47,14 +43,11 @@ def build_index(
     *,
     roots: Sequence[str | os.PathLike[str]] | None = None,
     workers: int = 1,
-    task: tuple[int, int] | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> ConceptIndex | None:
-    """Write the index of a track next to the dataset, or what is missing of it; its bytes are always the same.
+) -> ConceptIndex:
+    """The index of a track next to the dataset, written if it is not there, whole or not at all; always the same bytes.
 
-    workers: processes. task: (number, tasks): write only the shards of this one of several tasks, which may run on
-    other machines, and no table; a call without it joins them.
-    progress(done, total): called with shards. Returns: the index, None for a task.
+    workers: processes. progress(done, total): called with shards.
 
     Raises: ConfigError for a track without concepts, or without pyarrow or DuckDB; FormatError for a corrupt dataset or
     index, ReadError.
@@ -64,17 +57,16 @@ def build_index(
     dataset = open_dataset(path, roots=given)
     _check_track(dataset, track)
     directory = index_directory(dataset.path, track)
-    check_task(task)
     require_own(dataset.path, directory)
-    with build_lock(directory, shared=task is not None):
-        try:
-            found = open_index(dataset, track)
-        except OtherDataset:
-            found = None  # shards of the former one are written over
-        if found is not None:
+    try:
+        if (found := open_index(dataset, track)) is not None:
             return found
-        number, tasks = task or (0, 1)
-        jobs: list[Job] = [(dataset.path, given, track, k) for k in range(number, dataset.num_shards, tasks)]
+    except OtherDataset:
+        shutil.rmtree(directory)
+    if os.path.lexists(directory):
+        raise FormatError(directory, f"no {HEAD}", "an index", REPAIR)
+    with new_directory(directory) as working:
+        jobs: list[Job] = [(dataset.path, given, track, shard, working) for shard in range(dataset.num_shards)]
         done = 0
 
         def on_end(_: int, succeeded: bool) -> None:
@@ -83,13 +75,11 @@ def build_index(
             if progress is not None:
                 progress(done, len(jobs))
 
-        run_all(_write_job, jobs, workers, on_end)
-        if task is not None:
-            return None
-        join_shards(dataset, track)
-        for entry in filter(lambda one: TEMPORARY.fullmatch(one.name), os.scandir(directory)):  # of killed runs
-            shutil.rmtree(entry) if entry.is_dir(follow_symlinks=False) else os.unlink(entry)
-    return open_index(dataset, track)
+        run_all(_write_shard, jobs, workers, on_end)
+        _join_shards(dataset, track, working)
+    found = open_index(dataset, track)
+    assert found is not None
+    return found
 
 
 def _check_track(dataset: Dataset, track: str) -> None:
@@ -109,21 +99,12 @@ def _check_track(dataset: Dataset, track: str) -> None:
     require_local(dataset.path)
 
 
-def _write_job(job: Job, _: Tell) -> None:
-    path, roots, track, shard = job
-    with open_dataset(path, roots=roots) as dataset:
-        _write_shard(dataset, track, shard)
-
-
-def _write_shard(dataset: Dataset, track: str, shard: int) -> None:
-    """Write the spans of a shard by concept, and its part of the table, unless they are there."""
-    directory = index_directory(dataset.path, track)
-    if _report(dataset, track, shard) is not None:
-        return
-    make_directories(directory)
-    pairs, rows = (os.path.join(directory, shard_file(shard, kind)) for kind in ("parquet", "concepts.parquet"))
-    base = dataset.shard_starts[shard]
-    with _database(directory) as found:
+def _write_shard(job: Job, _: Tell) -> None:
+    """Write the spans of a shard by concept, and its part of the table."""
+    path, roots, track, shard, working = job
+    pairs, rows = (os.path.join(working, shard_file(shard, kind)) for kind in ("parquet", "concepts.parquet"))
+    with open_dataset(path, roots=roots) as dataset, _database(working) as found:
+        base = dataset.shard_starts[shard]
         some = concept_pairs(dataset, track, shard)
         spans = ((concept, start + base, end - start) for concept, start, end in some)
         load(found, "loaded", "concept UINTEGER, start UBIGINT, length UINTEGER", spans)
@@ -131,9 +112,6 @@ def _write_shard(dataset: Dataset, track: str, shard: int) -> None:
         totals = "count(*)::UBIGINT AS spans, sum(length)::UBIGINT AS tokens"
         table = f"SELECT concept, {shard}::UINTEGER AS shard, {totals} FROM loaded GROUP BY concept ORDER BY concept"
         _write(rows, found.sql(table))
-    report = {**_head(dataset, track), "shard": shard, "spans": footer_checksum(pairs)}
-    report["concepts"] = footer_checksum(rows)
-    write_file(os.path.join(directory, shard_file(shard, "json")), dump_json(report))
 
 
 def _database(directory: str) -> AbstractContextManager[Any]:
@@ -157,48 +135,17 @@ def _write(path: str, rows: Any) -> None:
         )  # fmt: skip
 
 
-def _head(dataset: Dataset, track: str) -> dict[str, Any]:
-    return {"format": FORMAT, "version": VERSION, "source": source_fingerprint(dataset.manifest), "track": track}
-
-
-def _report(dataset: Dataset, track: str, shard: int) -> dict[str, Any] | None:
-    """That of a shard that is finished; None if it is to be written."""
-    try:
-        report = load_json(os.path.join(index_directory(dataset.path, track), shard_file(shard, "json"))).value
-    except (ReadError, FormatError):
-        return None
-    return report if _head(dataset, track).items() <= report.items() else None
-
-
-def join_shards(dataset: Dataset, track: str) -> None:
-    """Write the table over all shards, which makes it an index. Raises: FormatError if a shard is missing."""
-    directory = index_directory(dataset.path, track)
-    reports = {shard: _report(dataset, track, shard) for shard in range(dataset.num_shards)}
-    missing = [shard for shard, report in reports.items() if report is None]
-    if missing:
-        raise FormatError(
-            directory,
-            f"no spans of {counted(len(missing), 'shard')}, the first is {missing[0]}",
-            f"all {dataset.num_shards}",
-            "run the --task that is missing, or the command without --task",
-        )
-    table = os.path.join(directory, CONCEPTS)
-    done = {shard: report for shard, report in reports.items() if report is not None}
-    with _database(directory) as found:
-        parts = (_part(directory, shard, report) for shard, report in done.items())
-        load(found, "loaded", "concept UINTEGER, shard UINTEGER, spans UBIGINT, tokens UBIGINT", parts)
+def _join_shards(dataset: Dataset, track: str, working: str) -> None:
+    """Write the table over all shards, and the file that names all of them."""
+    parts = [os.path.join(working, shard_file(shard, "concepts.parquet")) for shard in range(dataset.num_shards)]
+    table = os.path.join(working, CONCEPTS)
+    columns = "concept", "shard", "spans", "tokens"
+    with _database(working) as found:
+        each = (SortedParquet(part, footer_checksum(part), REPAIR).columns(*columns) for part in parts)
+        load(found, "loaded", "concept UINTEGER, shard UINTEGER, spans UBIGINT, tokens UBIGINT", each)
         _write(table, found.sql("FROM loaded ORDER BY concept, shard"))
-    spans = [report["spans"] for report in done.values()]
-    head = {**_head(dataset, track), "concepts": footer_checksum(table), "spans": spans}
-    write_file(os.path.join(directory, HEAD), dump_json(head))
-    for shard in reports:
-        for kind in ("concepts.parquet", "json"):
-            with contextlib.suppress(OSError):  # nobody reads what stays
-                os.unlink(os.path.join(directory, shard_file(shard, kind)))
-
-
-def _part(directory: str, shard: int, report: dict[str, Any]) -> Sequence[Ints]:
-    """The table of one shard. Raises: FormatError if it is not what was written."""
-    path = os.path.join(directory, shard_file(shard, "concepts.parquet"))
-    part = SortedParquet(path, report.get("concepts", ""), REPAIR)
-    return part.columns("concept", "shard", "spans", "tokens")
+    for part in parts:
+        os.unlink(part)
+    head = {"format": FORMAT, "version": VERSION, "source": source_fingerprint(dataset.manifest), "track": track}
+    spans = [footer_checksum(os.path.join(working, shard_file(shard))) for shard in range(dataset.num_shards)]
+    write_file(os.path.join(working, HEAD), dump_json({**head, "concepts": footer_checksum(table), "spans": spans}))

@@ -2,8 +2,7 @@
 
 `ConceptBuild` builds the shards of a task; `ConceptBuildFinish` completes the dataset in a pipeline of one task that
 depends on it.
-`ConceptIndexWriter` and `ConceptIndexJoin` do the same for its concept index. This package is not called datatrove,
-so that neither shadows the other.
+This package is not called datatrove, so that neither shadows the other.
 
 Open build.py first.
 """
@@ -12,6 +11,5 @@ from conceptloader.base.packages import public
 
 _NAMES = {
     "build": "ConceptBuild ConceptBuildFinish",
-    "index": "ConceptIndexJoin ConceptIndexWriter",
 }
 __all__, __getattr__ = public(__name__, _NAMES)

@@ -94,11 +94,8 @@ LENGTH = [facts(k)["tokens"] for k in range(COUNT)]
         ("quality is null", lambda k: QUALITY[k] is None),
         ("list_has_any(concepts, ['law', 'red wine'])", lambda k: bool(HAS[k] & {"law", "red wine"})),
         ("len(concepts) = 0 or not (5 in topics)", lambda k: not HAS[k] or "law" not in HAS[k]),
-        ("tokens between 10 and 20 or id like 'doc-1_'", lambda k: 10 <= LENGTH[k] <= 20 or (9 < k < 20 and k != 11)),
-        ("(about->>'lang') = 'fr'", lambda k: k % 7 != 0 and k % 2 == 0),
         ("'law' in concepts = ('law' in concepts) and 'law' not in concepts", lambda k: "law" not in HAS[k]),
         ("tokens + length('a) in (') > 60", lambda k: LENGTH[k] + 7 > 60),
-        ("document < 30 and document <> 3", lambda k: k < 30 and k != 3),
         ("tokens\n>\t50 -- so", lambda k: LENGTH[k] > 50),
     ],
 )

@@ -96,7 +96,7 @@ COMMANDS: dict[str, tuple[Callable[[Path], object], bool]] = {  # and whether a 
     "subset": (_command("subset", "DS", "--where", "id = 'doc-1'", "--out", "DS/new"), False),
     "adopt": (_command("adopt", "TMP/raw.bin", "--dtype", "u2", "--out", "DS/new"), False),
     "inspect": (_command("inspect", "DS", "--random", "1", "--html", "DS/page.html"), False),
-    "query": (_command("query", "TMP/run.yaml", "from samples", "--samples", "4", "--csv", "DS/rows.csv"), False),
+    "query": (_command("query", "TMP/run.yaml", "from samples", "--samples", "4", "--parquet", "DS/rows"), False),
 }
 
 

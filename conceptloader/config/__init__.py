@@ -1,6 +1,7 @@
 """Configuration: read it, check it, open what it names.
 
-Open schema.py first: every key, but those of `outputs`, in kernels/arrays.py; then blend.py, what they result in.
+Open schema.py first: every key, but those of `outputs`, in kernels/arrays.py; then blend.py, what they result in,
+and sizes.py, how many samples each dataset has.
 """
 
 from conceptloader.config.blend import Blend, ConfigLike, View, open_blend, present

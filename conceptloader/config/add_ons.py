@@ -16,7 +16,7 @@ from typing import Any
 from conceptloader.base.packages import from_above
 
 ADD_ONS = {
-    "mixing": "conceptloader.run.mixing.section",
+    "mixing": "conceptloader.run.mixing.learning",
     "metrics": "conceptloader.loader.metrics",
 }
 """A key of the configuration -> the module that carries it out."""

@@ -21,13 +21,14 @@ from conceptloader.config.packing import Packing, Packs
 from conceptloader.config.phases import Phase, planned, with_skips
 from conceptloader.config.replayed import replayed_segments
 from conceptloader.config.schema import Config, DatasetConfig, MegatronOrder
+from conceptloader.config.sizes import member_of
 from conceptloader.config.vocabulary import check_concepts
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read.dataset import Dataset, open_dataset
 from conceptloader.format.spec.paths import with_default
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.progress.resume import resume
-from conceptloader.order.progress.spec import KEPT, Member, OrderSpec, PackingRule
+from conceptloader.order.progress.spec import KEPT, Member, OrderSpec
 from conceptloader.order.segments import Segment
 from conceptloader.order.weights import exact_weights, tempered
 
@@ -326,7 +327,7 @@ def _open(config: Config, datasets: Mapping[str, Dataset] | None, some_tracks: b
     _check_alike(opened, config, some_tracks)
     excluded, unknown_ids = read_excluded(config.exclude, opened)
     prints = {name: one.prints for name, one in excluded.items()}
-    members = {name: _member(name, ds, config) for name, ds in opened.items()}
+    members = {name: member_of(name, ds, config) for name, ds in opened.items()}
     spec = OrderSpec(
         seed=config.seed,
         block=config.block,
@@ -411,41 +412,6 @@ def _tracks(config: Config, name: str, ds: Dataset) -> list[str]:
         return list(wanted)
     named = [*config.tracks, *(one.name for one in config.outputs.weights.values())]
     return [track for track in dict.fromkeys(named) if track in ds.tracks]
-
-
-def _member(name: str, ds: Dataset, config: Config) -> Member:
-    try:
-        split = config.datasets[name].split
-        token_range = (0, ds.num_tokens) if split is None else ds.split(*split)
-        if config.split_documents is not None:
-            token_range = ds.split_documents(*config.split_documents, token_range)
-        seq_len, packing = config.seq_len, None
-        if ds.mode == "document" and config.packing is None:
-            seq_len, windows = None, ds.documents_before(token_range[1]) - ds.documents_before(token_range[0])
-        elif seq_len is None:
-            raise ConfigError(
-                "seq_len",
-                "nothing",
-                "the number of tokens of a window or a pack",
-                "set seq_len in the configuration, or pass seq_len=N",
-            )
-        elif config.packing is not None:
-            bins, overflow = config.packing.rule
-            packing = PackingRule(bins=bins, overflow=overflow)
-            windows = len(Packs(ds, Packing(seq_len=seq_len, **vars(packing)), token_range))
-        else:
-            windows = len(ds.windows(seq_len, token_range, tracks=()))
-    except ConfigError as error:
-        raise error.within(f"datasets.{name}") from error
-    return Member(
-        dataset=name,
-        seq_len=seq_len,
-        windows=windows,
-        stream_fingerprint=ds.stream_fingerprint,
-        token_range=token_range,
-        tracks_fingerprint=ds.tracks_fingerprint,
-        packing=packing,
-    )
 
 
 def columns_of(config: Config, datasets: Mapping[str, Dataset]) -> dict[str, dict[str, str]]:

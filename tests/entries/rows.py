@@ -25,7 +25,7 @@ from conceptloader.loader.batch.prefetch import Prefetcher
 from conceptloader.order import balance
 from conceptloader.run.entry import ANY
 from conceptloader.run.losses import FOLDER
-from conceptloader.run.mixing import section
+from conceptloader.run.mixing import learning
 from conceptloader.run.mixing.controller import shares
 from conceptloader.run.training import TrainingRun
 from conceptloader.trace import open_run, query
@@ -146,7 +146,7 @@ def _mixed(config: dict[str, Any], steps: int, entry: Entry) -> list[dict[str, A
             loader.set_weights(weights, at=one.at)
     else:
         start = shares({name: plain["datasets"][name]["weight"] for name in names})
-        controller = section.controller(kind, options, start)
+        controller = learning.controller(kind, options, start)
     batches = iter(loader)
     for step in range(steps):
         rows = [next(batches) for _ in range(BATCH)]

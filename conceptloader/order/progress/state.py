@@ -1,5 +1,7 @@
 """The checkpoint state: which order, and how far in it. One form for the loader and every adapter, checked in full.
 
+How it is compared with the present order is in resume.py.
+
 Saved as one string under one key. torch.distributed.checkpoint loads leaf by leaf into the keys that the *new* object
 has: of a nested state a changed order would take what it knows and lose the rest, so that nothing is left to refuse.
 """

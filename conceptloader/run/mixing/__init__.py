@@ -1,6 +1,6 @@
 """Mixtures that learn: of the losses of a step, the weights of the datasets from the next step on.
 
-Open controller.py first: what every controller does. A controller computes, and does nothing else: section.py gives it
+Open controller.py first: what every controller does. A controller computes, and does nothing else: learning.py gives it
 losses, has its weights set and keeps its state.
 """
 

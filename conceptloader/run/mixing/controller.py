@@ -1,4 +1,4 @@
-"""What a controller of a mixture is, and what all of them check and round."""
+"""What a controller of a mixture is, and what all of them check and round. learning.py asks it and sets weights."""
 
 import math
 from abc import ABC, abstractmethod

@@ -30,7 +30,7 @@ The value is `concepts` for codec concepts, and `value` for other codecs. Docume
   conceptloader annotate data/web spans.jsonl --track concepts --vocabulary concepts.txt --out data/web-concepts
   conceptloader annotate data/web quality.parquet --track quality --codec numpy --parameters '{"dtype": "f4"}' --out q
   conceptloader annotate data/web scores.jsonl --number quality:f4 --column id=doc_id --out data/web-quality
-  conceptloader annotate data/web --recipe annotate.yaml    # `init data/web spans.jsonl --out annotate.yaml` writes one
+  conceptloader annotate data/web --recipe annotate.yaml    # the options in a YAML file
 
 Offsets are in characters (Unicode code points) of the document's text if the dataset was built from text, else in
 tokens. --span-unit states which; it is required where both are possible. The text is decoded from the tokens, which

@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count, islice
+from itertools import islice
 from typing import Any
 
 import yaml
@@ -12,7 +12,6 @@ import yaml
 from conceptloader.base.arguments import by_key
 from conceptloader.cli.output import Output
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.format.read.files import load_manifest
 from conceptloader.format.spec.layout import name_problem
 from conceptloader.ingest.records.columns import MAIN_TRACK, OWN_TEXT, SPANS_PREFIX, column_of
 from conceptloader.ingest.records.inputs import Source, find_sources, read_rows
@@ -24,7 +23,6 @@ _OF_TOKENS = ".bin", ".idx", ".ds", ".npy", ".u16", ".u32"
 
 # Names that say what a column or field is; any other one is asked about.
 _ID = "id", "doc_id", "document_id", "docid", "uuid", "guid", "_id"  # and all that end in uid
-_DOCUMENT = "document", "doc", "nr", "document_number"
 _CONTENT = {"text": ("text", "content", "body", "raw_content"), "tokens": ("tokens", "input_ids", "token_ids")}
 _FIELDS = {
     "start": ("start", "begin", "start_char", "char_start", "start_offset"),
@@ -101,46 +99,8 @@ def write_recipe(arguments: argparse.Namespace, output: Output) -> None:
     else:
         wanted = "tokenizer: tokenizer.json, a transformers folder, hub:OWNER/NAME, or bytes"
         found.notes.append(f"{wanted}{'; or vocab-size: of the tokens' if tokens else ''}")
-    names = _vocabularies(arguments, sources, found, flat=False)
-    _write("build", arguments, found, recipe | found.options | ({"vocabulary": names} if names else {}), output)
-
-
-def write_annotate_recipe(arguments: argparse.Namespace, dataset: str, inputs: list[str], output: Output) -> None:
-    """Write a recipe of `annotate`, and a file of concept names. Raises: ConfigError, InputError, FormatError."""
-    manifest, _ = load_manifest(dataset, arguments.root)
-    sources, _, values = _values(inputs)
-    found, kinds = Found(), {name: _kind(some) for name, some in values.items()}
-    if (manifest.shards.files["documents.hash"].size > 0).any():
-        document, ours = _id(values), "id"
-    else:
-        document, ours = _first(_DOCUMENT, kinds), "document"
-    if document is not None:
-        found.call(ours, document)
-    flat = _span_fields(kinds)
-    if flat is not None:
-        for ours, theirs in flat.items():
-            found.call(ours, theirs)
-        if any(isinstance(one, str) for label in values[flat["concepts"]] for one in _listed(label)):
-            found.named.append(MAIN_TRACK)
-    else:
-        _find_spans(found, values, kinds, only=True)
-    if document is None or "concepts" not in found.columns:
-        fix = "name them (annotate --column OURS=THEIRS); for a number per document, annotate --number NAME:TYPE"
-        raise InputError(
-            sources[0].path, _listing(kinds), f"{ours} of a document, and spans with start, end and concepts", fix
-        )
-    if scores := found.options.pop("scores", None) or ("scores" in found.columns and {"concepts": "f4"}):
-        found.options["parameters"] = {"scores": scores["concepts"]}
-    found.asked["ignore-column"] += [name for name in kinds if name not in found.roles]
-    free = (f"concepts{number}" for number in chain([""], count(2)))
-    track = next(name for name in free if name not in manifest.tracks)
-    recipe: dict[str, Any] = {"inputs": inputs, "out": f"{dataset.rstrip('/')}-{track}", "track": track}
-    given = {"root": arguments.root, "tokenizer": arguments.tokenizer}
-    recipe |= {key: value for key, value in given.items() if value} | found.options
-    names = _vocabularies(arguments, sources, found, flat is not None)
-    _write(
-        f"annotate {dataset}", arguments, found, recipe | ({"vocabulary": names[MAIN_TRACK]} if names else {}), output
-    )
+    names = _vocabularies(arguments, sources, found)
+    _write(arguments, found, recipe | found.options | ({"vocabulary": names} if names else {}), output)
 
 
 def _values(inputs: Sequence[str]) -> tuple[list[Source], int, dict[str, list[Any]]]:
@@ -211,9 +171,7 @@ def _find_content(found: Found, kinds: Mapping[str, str], path: str) -> None:
     found.notes.append(f"no column is surely the text; if one of {', '.join(texts)} is: `text: NAME` below column")
 
 
-def _find_spans(
-    found: Found, values: Mapping[str, Sequence[Any]], kinds: Mapping[str, str], only: bool = False
-) -> None:
+def _find_spans(found: Found, values: Mapping[str, Sequence[Any]], kinds: Mapping[str, str]) -> None:
     """Columns of spans: the usual one, or the first one whose fields have names that are known, and those like it."""
     columns = [name for name, kind in kinds.items() if kind == "objects" and name not in found.roles]
     named: dict[str, str] | None = None
@@ -224,7 +182,7 @@ def _find_spans(
         }
         fields = _span_fields(theirs)
         track = MAIN_TRACK if named is None else column.removeprefix(SPANS_PREFIX)
-        if fields is None or (named is not None and (fields != named or only or name_problem(track))):
+        if fields is None or (named is not None and (fields != named or name_problem(track))):
             continue
         named = fields
         found.call(column_of(track), column, f"spans of track {track}")
@@ -260,7 +218,7 @@ def _listing(kinds: Mapping[str, str]) -> str:
     return "columns " + ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
 
 
-def _vocabularies(arguments: argparse.Namespace, sources: list[Source], found: Found, flat: bool) -> dict[str, str]:
+def _vocabularies(arguments: argparse.Namespace, sources: list[Source], found: Found) -> dict[str, str]:
     """Write the names of the concepts of each track, but for those that were given. Returns: the files by track."""
     files = by_key("vocabulary", arguments.vocabulary)
     if unknown := sorted(files.keys() - {*found.named}):
@@ -271,7 +229,7 @@ def _vocabularies(arguments: argparse.Namespace, sources: list[Source], found: F
     for path in made.values():
         require_new(path)
     for track, path in made.items():
-        names = count_names(sources, track, found.columns, flat, lambda _: None)
+        names = count_names(sources, track, found.columns, lambda _: None)
         write_names(path, names)
     return files | made
 
@@ -288,16 +246,16 @@ def _from_recipe(out: str, key: str, value: Any) -> Any:
     return value if named else os.path.relpath(value, os.path.dirname(out) or ".")
 
 
-def _write(command: str, arguments: argparse.Namespace, found: Found, recipe: dict[str, Any], output: Output) -> None:
+def _write(arguments: argparse.Namespace, found: Found, recipe: dict[str, Any], output: Output) -> None:
     """Write the recipe, ids first, with questions as comments, and say what is in it."""
     out = arguments.out
     columns = {ours: theirs for ours, theirs in found.columns.items() if ours != theirs}
     recipe = {key: _from_recipe(out, key, value) for key, value in recipe.items()} | (
         {"column": columns} if columns else {}
     )
-    then = f"conceptloader {command} --recipe {out}{' --dry-run' if command == 'build' else ''}"
+    then = f"conceptloader build --recipe {out} --dry-run"
     asked = {option: names for option, names in found.asked.items() if names}
-    lines = [f"# A recipe of conceptloader {command.split()[0]}. Answer what it asks, then: {then}"]
+    lines = [f"# A recipe of conceptloader build. Answer what it asks, then: {then}"]
     lines += [f"# {note}" for note in found.notes]
     lines += [yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)]
     if asked:

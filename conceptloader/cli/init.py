@@ -10,7 +10,7 @@ import yaml
 
 from conceptloader.base.arguments import add_root, positive, refuse_beside, track_file
 from conceptloader.base.version import PAGES
-from conceptloader.cli.first_recipe import write_annotate_recipe, write_recipe
+from conceptloader.cli.first_recipe import write_recipe
 from conceptloader.cli.output import Output
 from conceptloader.config import load_config, open_blend
 from conceptloader.errors import ConfigError
@@ -25,11 +25,6 @@ and a question about each other column, as a comment.
 
   conceptloader init corpus.parquet --tokenizer tokenizer.json --out build.yaml
   conceptloader build --recipe build.yaml --dry-run
-
-For a dataset and annotations of its documents write a recipe of `annotate`, in the same way.
-
-  conceptloader init data/web annotations.jsonl --out annotate.yaml
-  conceptloader annotate data/web --recipe annotate.yaml
 
 For datasets write a configuration: their paths, weights by size, and their tracks of concepts. It is opened before it
 is written, which checks that it works.
@@ -46,7 +41,7 @@ _SEQ_LEN = 4096
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    meaning = "raw files or their directories; datasets, also by URL; or a dataset and annotations"
+    meaning = "raw files or their directories; or datasets, also by URL"
     add("inputs", nargs="+", metavar="INPUT", help=meaning)
     add("--out", required=True, metavar="FILE", help="recipe or configuration to write, such as run.yaml")
     meaning = "of raw files: names of a track's concepts, as an earlier dataset has them (default: they are collected)"
@@ -77,16 +72,9 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
     raw = [path for path in arguments.inputs if _is_raw(path)]
     datasets = [path for path in arguments.inputs if path not in raw]
     if raw and datasets:
-        if len(datasets) > 1:
-            raise ConfigError(
-                "init",
-                f"annotations ({raw[0]}) and {len(datasets)} datasets",
-                "annotations for one dataset",
-                "name only the dataset that they belong to",
-            )
-        refuse_beside(f"annotations ({raw[0]})", arguments, "seq_len")
-        write_annotate_recipe(arguments, datasets[0], raw, output)
-    elif raw:
+        fix = f"to annotate the dataset: conceptloader annotate {datasets[0]} {raw[0]} --track NAME --out DIR"
+        raise ConfigError("init", f"the dataset {datasets[0]} and the raw file {raw[0]}", "one of the two", fix)
+    if raw:
         refuse_beside(f"raw files ({raw[0]})", arguments, "seq_len", "root")
         write_recipe(arguments, output)
     else:

@@ -12,19 +12,19 @@ from conceptloader.storage.durable import write_file
 
 
 def count_names(
-    sources: Sequence[Source], track: str, theirs: Mapping[str, str], flat: bool, on_bad: Callable[[str], None]
+    sources: Sequence[Source], track: str, theirs: Mapping[str, str], on_bad: Callable[[str], None]
 ) -> Counter[str]:
     """How often each name stands in the spans of a track. Concepts that are ids have none.
 
-    theirs: what columns and fields of spans are called, where that differs. flat: each row is a span. on_bad: called
+    theirs: what columns and fields of spans are called, where that differs. on_bad: called
     with what is wrong with a row, which is skipped then.
     """
     ours, names = column_of(track), Counter[str]()
     labels = theirs.get("concepts", "concepts")
-    column = labels if flat else theirs.get(ours, ours)
+    column = theirs.get(ours, ours)
     for source in sources:
         for number, record in read_rows(source, column, on_bad):
-            spans = [record] if flat else record.get(column)
+            spans = record.get(column)
             some: list[str] = []
             try:
                 for span in () if spans is None else spans:

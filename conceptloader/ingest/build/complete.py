@@ -5,7 +5,6 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from conceptloader.base.hashing import canonical_json
 from conceptloader.errors import ConceptloaderError, ConfigError
@@ -18,21 +17,12 @@ from conceptloader.format.write.build import (
 )
 from conceptloader.ingest.build.ids import IdCounts, count_ids
 from conceptloader.ingest.build.plan import Plan
+from conceptloader.ingest.build.shard import IngestOptions
 from conceptloader.ingest.build.unaligned import Losses, read_losses, read_spelled
 from conceptloader.ingest.records.inputs import Source, check_since_start
 from conceptloader.storage.lock import LOCK, build_lock
 
 log = logging.getLogger(__name__)
-
-
-class Limits(Protocol):
-    """What a build is checked for, of its options."""
-
-    @property
-    def max_unaligned_spans(self) -> float: ...
-
-    @property
-    def unique_ids(self) -> bool: ...
 
 
 @dataclass
@@ -68,20 +58,16 @@ class Summary:
 
 
 def describe_complete(
-    path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan | None, limits: Limits
+    path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan, limits: IngestOptions
 ) -> Summary:
-    """The summary of a dataset that is there already, if it is this one.
-
-    plan: None if `sources` are not its records, but what these were made of. limits: of the build.
-    """
+    """The summary of a dataset that is there already, if it is this one."""
     if os.path.lexists(os.path.join(path, LOCK)):  # a build was killed after its last step
         with contextlib.suppress(ConceptloaderError), build_lock(path):
             pass
     found = open_writer(path)
     built = {"options": found.options.to_json(found.vocabularies), "inputs": found.inputs, "plan": found.plan}
-    asked = {**built, "options": options.to_json(found.vocabularies)}
-    if plan is not None:
-        asked |= {"inputs": [source.to_json() for source in sources], "plan": plan}
+    inputs = [source.to_json() for source in sources]
+    asked = {"options": options.to_json(found.vocabularies), "inputs": inputs, "plan": plan}
     problem = None
     if canonical_json(built) != canonical_json(asked):
         problem = difference(built, asked)

@@ -102,7 +102,7 @@ def test_checkers_and_the_import_at_run_time_know_the_same_names(checkout: Path)
     }
     assert {*static, "__version__"} == set(cl.__all__)
     for name, module in static.items():
-        assert getattr(importlib.import_module(str(module)), name) is getattr(cl, name), name
+        assert getattr(cl, name) is getattr(importlib.import_module(str(module)), name), name
     assert cl.__all__ == sorted(cl.__all__)
 
 

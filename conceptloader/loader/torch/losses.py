@@ -62,7 +62,7 @@ class TokenMean:
 
     def add(self, losses: torch.Tensor, batch: Mapping[str, Any]) -> None:
         """Of a batch, which may have no rows: losses [B, S]; see token_mean."""
-        self._losses.add(losses, {**batch, "dataset_id": torch.zeros(len(losses), dtype=torch.int64)})
+        self._losses.add(losses, {**batch, "dataset_id": torch.zeros(losses.shape[:1], dtype=torch.int64)})
 
     def finish(self, device: torch.device | str = "cpu") -> float:
         """The mean over all labels that count since the last call; NaN if there are none. Collective over the group.

@@ -1,4 +1,6 @@
-"""Keys and weights, exactly: with tree.py and kernels/order.py the order, which tests/order/plain.py has plainly.
+"""Keys and weights, exactly. The shuffle is in kernels/order.py (keyed_shuffle, feistel), the mixture in tree.py.
+
+All of it stands in plain Python in tests/order/plain.py.
 
 docs/order.md says the same without Python. Everything here is frozen as order version 1: a change of any constant or
 line is a new order version, since running trainings rely on it, and the golden vectors in tests/order fail.

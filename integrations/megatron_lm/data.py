@@ -31,10 +31,10 @@ from .dataset import (
     fields_of,
     stock_fields,
 )
+from .megatron_order_reader import StockSplit, open_taken_over
 from .options import TOKENIZER, Stage, check_evaluation, in_place, in_words_of_megatron, load_configs, refused
 from .past import EVALUATION, OWN_SCRIPT, check_migrated, resume_run
 from .splits import OurSplit, open_evaluation, with_one_layout
-from .takeover_reader import StockSplit, open_taken_over
 
 SampleSource = OurSplit | StockSplit
 Built = ConceptDataset | list[ConceptDataset | None] | None

@@ -173,7 +173,7 @@ def make_batch(
 
 
 class Reader(Protocol):
-    """Reads batches: conceptloader.loader.batch's readers, and takeover.StockReader."""
+    """Reads batches: conceptloader.loader.batch's readers, and megatron_order.StockReader."""
 
     def read(self, samples: npt.NDArray[np.uint64]) -> Batch: ...
 

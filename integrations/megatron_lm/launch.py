@@ -1,4 +1,4 @@
-"""What changes Megatron: four patches, listed in `patches`, through which its training loop reaches the run.
+"""What changes Megatron: four patches, listed in `patches`, and a fifth with metrics or mixing, to reach the run.
 
 `-m conceptloader.launch` calls `install` before an unmodified script; a custom script may call it at its top.
 Each patch is a method of Run, and Run calls MegatronData, which has the samples and all that follows from them.

@@ -26,7 +26,7 @@ from conceptloader.config.replayed import replayed_segments
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.state import OrderState
 
-from .takeover import cache_of
+from .megatron_order import cache_of
 
 OPTIONS = {
     "--conceptloader-config": "config",

@@ -13,8 +13,8 @@ from conceptloader.run.entry import Entry
 from conceptloader.run.training import TrainingRun
 
 from .dataset import STOCK_KEYS
+from .megatron_order_reader import StockSplit
 from .options import LOG, NO_STATE, ORDER, WHERE
-from .takeover_reader import StockSplit
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from .options import for_evaluation, one_pass, wanted
 
 @dataclass(frozen=True)
 class OurSplit:
-    """A split in conceptloader's order. Those migrated from Megatron are a takeover_reader.StockSplit.
+    """A split in conceptloader's order. Those migrated from Megatron are a megatron_order_reader.StockSplit.
 
     layout: arrays of batches with concepts, for the training and all of its evaluation alike; None until all are open.
     """

@@ -22,8 +22,8 @@ from conceptloader.order.progress.spec import Member, OrderSpec
 from conceptloader.storage.urls import is_url
 
 from .dataset import Reader, SampleRules
+from .megatron_order import MappedBlend, MappedGPTDataset, MappingBuilder
 from .options import wanted
-from .takeover import MappedBlend, MappedGPTDataset, MappingBuilder
 
 
 def view_of(dataset: Dataset, dataset_id: int, seq_length: int, tracks: Iterable[str]) -> View:

@@ -106,7 +106,7 @@ def test_a_mixture_that_learns_needs_logits(make: Any, data: Any) -> None:
         def forward(self, **_: Any) -> dict[str, Any]:
             return {"loss": self.layer(torch.ones(1)).sum()}
 
-    with raises(ConfigError, "mixing", "no logits"):
+    with raises(ConfigError, "losses", "no logits"):
         make(Silent(), train_dataset=data("mixing")).train()
     with raises(ConfigError, "set_weights"):
         make().set_weights({"web": 1})

@@ -22,6 +22,7 @@ from conceptloader.loader.batch.layout import Batch
 from conceptloader.loader.batch.open import open_reader
 from conceptloader.order.balance import imbalance
 from conceptloader.order.partition import Plan
+from conceptloader.run.training import check_balance
 
 _BATCH, _BATCHES, _DOCUMENTS, _STEPS = 16, 16, 1000, 8  # that are looked at
 _ALL_OF_THEM = "`packing` reads all of them, and pads"
@@ -205,6 +206,11 @@ def _samples(blend: Blend, total: int) -> Iterator[Finding]:
 
 def _balance(blend: Blend, plan: Plan) -> Finding:
     """How unequal the work of attention of ranks is where it ends at documents, with `loader.balance` and without."""
+    if blend.config.loader.balance:
+        try:
+            check_balance(blend, blend.config.outputs)
+        except ConfigError as error:
+            return Finding("balance", False, str(error))
     share, size = plan.partition, plan.schedule.batch_size(0)
     costs_of, found = open_reader(blend).costs(blend.order), list[tuple[float, float]]()
     began = process_time()
@@ -215,7 +221,7 @@ def _balance(blend: Blend, plan: Plan) -> Finding:
         costs = costs_of(np.arange(first, first + size, dtype=np.uint64)).tolist()
         found.append(imbalance(costs, share.micro_batch_size, share.dp_size))
     if not found:
-        return Finding("balance", False, f"fewer samples than the {size:,} of a step")
+        return Finding("balance", True, f"fewer samples than the {size:,} of a step: nothing is dealt")
     spent = (process_time() - began) / len(found)
     come, dealt = np.mean(found, axis=0).tolist()
     text = f"attention within documents: the rank with most has {come:.2f} times the mean, {dealt:.2f} with "

@@ -63,7 +63,7 @@ def read_excluded(
         names = list(datasets) if entry.dataset is None else [entry.dataset]
         by_id = entry.ids is not None or entry.file is not None
         if by_id:
-            lines = entry.ids or read_lines(entry.file or "", "ids to exclude")
+            lines = read_lines(entry.file or "", "ids to exclude") if entry.ids is None else entry.ids
             missing = dict.fromkeys(word for line in lines if (word := line if entry.ids else line.strip()))
         ids, total = list(missing), 0
         for name in names:

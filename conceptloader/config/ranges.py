@@ -31,7 +31,7 @@ def write_ranges(path: str, dataset: Dataset, start: Ints, stop: Ints, chosen: s
     if os.path.exists(path) and not read_lines(path, "ranges")[0].startswith(_HEAD):
         raise ConfigError(path, "another file", "a new name, or a file of ranges of this command", "pass another FILE")
     ranges = Mask.of(start, stop, 0).ranges(0)
-    lines = [_head(dataset, ranges), _CHOSEN + chosen.replace("\n", " "), *(f"{first} {end}" for first, end in ranges)]
+    lines = [_head(dataset, ranges), _CHOSEN + chosen, *(f"{first} {end}" for first, end in ranges)]
     write_file(path, "\n".join([*lines, ""]).encode())
     return len(ranges), _count(ranges)
 
@@ -45,6 +45,12 @@ def read_ranges(path: str, dataset: Dataset, past: bool) -> Ints:
     command wrote, or of which some are missing; ReadError.
     """
     found, lines = dict[str, tuple[int, int]](), read_lines(path, "ranges to exclude")
+    headed = any(line.lstrip().startswith(_HEAD[:22]) for line in lines)
+    if headed and not lines[0].startswith(_HEAD):
+        raise ConfigError(
+            path, "a first line that is not as subset --ranges writes it", "the file as it was written",
+            "write the file again, or remove that line to keep the ranges as a list of your own",
+        )  # fmt: skip
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
         if not words:
@@ -57,8 +63,13 @@ def read_ranges(path: str, dataset: Dataset, past: bool) -> Ints:
         said, expected = (one.split(",")[: 1 if past else 2] for one in (lines[0], _head(dataset, found.values())))
         if said != expected:
             how = "".join(lines[1:2]).removeprefix(_CHOSEN)
-            again = f"conceptloader subset {quote(dataset.path)} {how} --ranges {quote(path)}"
-            raise ConfigError(path, ",".join(said), f"{','.join(expected)}, as of {dataset.path}", f"run `{again}`")
+            again = f"conceptloader subset {quote(dataset.path)} {how} --ranges {quote(path + '.new')}"
+            fix = f"run `{again}` and name that file; a run that has read by the old ranges keeps them: remove line 1"
+            raise ConfigError(path, ",".join(said), f"{','.join(expected)}, as of {dataset.path}", fix)
+    if not found:
+        raise ConfigError(
+            path, "no range", "a line `first end` for each range", "correct the file, or remove the entry"
+        )
     for where, (first, end) in found.items():
         check_range(first, end, where, dataset.num_tokens)
     return np.array([*found.values()], np.int64).reshape(-1, 2)

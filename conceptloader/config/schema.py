@@ -455,7 +455,7 @@ class Config(Section):
                     f"datasets.{name}.weight",
                     "no weight, and no phase names it",
                     "a weight for each dataset",
-                    f"set datasets.{name}.weight, or weights: by_size, or remove the dataset",
+                    f"set datasets.{name}.{'epochs' if often else 'weight'} or weights: by_size, or remove the dataset",
                 )
         if not given and not at_start and len(self.datasets) > 1 and self.replay is None:
             raise ConfigError(

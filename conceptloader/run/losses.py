@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import plain
@@ -28,6 +28,26 @@ ROW = np.dtype([("sample", "<i8"), ("loss", "<f8"), ("tokens", "<f8")])
 Rows = NDArray[Any]
 
 
+def as_rows(samples: Any) -> Rows:
+    """A row for each sample of a step: of their numbers int [N], sums of losses and, over how much, float [N].
+
+    Raises ConfigError for anything else.
+    """
+    given = [np.asarray(one) for one in samples] if isinstance(samples, tuple | list) else [np.asarray(samples)]
+    kinds = ("iu", "iuf", "iuf")
+    fits = len(given) == len(kinds) and all(one.shape == (given[0].size,) for one in given)
+    if not fits or any(one.size and one.dtype.kind not in kind for one, kind in zip(given, kinds, strict=True)):
+        raise ConfigError(
+            "metrics.losses",
+            ", ".join(f"{one.dtype}{list(one.shape)}" for one in given),
+            "of the samples of a step their sample_index, int [N], sums of losses and labels, float [N]",
+            "pass samples=(sample_index, losses, labels), one number for each sample",
+        )
+    rows = np.empty(len(given[0]), ROW)
+    rows["sample"], rows["loss"], rows["tokens"] = given
+    return rows
+
+
 class LossFile:
     """Of this process in one launch, which is that of the last start in the run log when the first row is written.
 
@@ -39,20 +59,13 @@ class LossFile:
     def __init__(self, directory: str | os.PathLike[str], start: RunStart) -> None:
         self._directory, self._start, self._path = os.fspath(directory), start, ""
 
-    def write(self, samples: ArrayLike, losses: ArrayLike, tokens: ArrayLike) -> None:
-        """Append a row for each sample, by one write; nothing for none.
-
-        Args:
-            samples: int [N].
-            losses: float [N], sums.
-            tokens: float [N], over how much.
+    def write(self, rows: Rows) -> None:
+        """Append rows, by one write; nothing for none.
 
         Raises:
             ConfigError: If the last launch of the run log is another one.
             ReadError: If it cannot be written.
         """
-        rows = np.empty(len(np.asarray(samples)), ROW)
-        rows["sample"], rows["loss"], rows["tokens"] = samples, losses, tokens
         if not len(rows):
             return
         self._path = self._path or self._named()

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from conceptloader.base.checks import as_count, as_names
@@ -20,6 +19,7 @@ from conceptloader.base.strict import plain
 from conceptloader.base.version import PAGES
 from conceptloader.config import Blend, ConfigLike, open_blend
 from conceptloader.errors import ConfigError, ResumeError
+from conceptloader.kernels.arrays import Outputs
 from conceptloader.kernels.kernel import U64Array
 from conceptloader.order.balance import Balance, Costs
 from conceptloader.order.mixture import Mixture
@@ -31,7 +31,7 @@ from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.progress.state import OrderState
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.run.entry import Entry
-from conceptloader.run.losses import LossFile
+from conceptloader.run.losses import LossFile, as_rows
 from conceptloader.run.observer import OBSERVERS, Observer, Track
 from conceptloader.run.ranks import Alone, Ranks, together
 from conceptloader.run.weights import Mixing, next_border, open_mixing, with_weights
@@ -283,27 +283,25 @@ class TrainingRun:
         """Let a reader of this run read for each position what `loader.balance` has dealt to it. Returns: it.
 
         Raises:
-            ConfigError: If attention does not end at documents in these samples, or they are padded documents.
+            ConfigError: See check_balance.
         """
-        config, reads = self.blend.config, reader.layout.outputs
-        if config.loader.balance:
-            keeps_apart = config.packing or reads.cu_seqlens or reads.document_ids or reads.position_ids == "document"
-            if not keeps_apart or any(view is not None and view.by_document for view in self.blend.views):
-                raise ConfigError(
-                    "loader.balance",
-                    "true with " + ("samples of one document each" if keeps_apart else "attention across documents"),
-                    "windows or packs whose documents attention keeps apart: else they are equal work already",
-                    "set outputs.cu_seqlens: true or outputs.position_ids: document, as the model masks attention, or "
-                    "omit loader.balance",
-                )
+        if self.blend.config.loader.balance:
+            check_balance(self.blend, reader.layout.outputs)
             self._costs, reader.dealt = reader.costs, self._dealt
             self._rebalance(self.blend)
         return reader
 
-    def _dealing(self, balance: Balance, start: int) -> str:
-        """Says how the samples of the step that begins at a position are dealt."""
+    def _dealing(self, balance: Balance, start: int) -> str | None:
+        """Says how the samples of the step that begins at a position are dealt; None for a last one, which is not."""
         size = self._rule.at(0, start).batch_size(start)
-        return fingerprint(balance.order(self.partition, start, start + size).tolist())
+        if self.num_samples is not None and start + size > self.num_samples:
+            return None
+        if size % self.partition.group:
+            return ""
+        try:
+            return fingerprint(balance.order(self.partition, start, start + size).tolist())
+        except ConfigError:  # the data of its first samples have left the configuration
+            return ""
 
     def _rebalance(self, blend: Blend) -> None:
         if self._costs is not None:
@@ -317,6 +315,13 @@ class TrainingRun:
         """The micro batches of a rank from a position to the end of its epoch."""
         epoch = self.epoch_samples
         end = None if epoch is None else begin + epoch - (begin - self.count_start) % epoch
+        if end is not None and self._balance is not None and self.plan.step_start(end) != end:
+            raise ConfigError(
+                "epoch_samples",
+                f"{epoch}, which ends at sample {end}, within a step",
+                "whole steps, as loader.balance deals them",
+                "begin at a multiple of the global batch, or omit epoch_samples or loader.balance",
+            )
         for task in self.plan.rest(dp_rank, begin):
             yield task
             if end is not None and task[1] >= end:
@@ -407,6 +412,13 @@ class TrainingRun:
                 "answered for that one: end one of them, and give each run a folder of its own", self.log.path,
             )  # fmt: skip
         consumed = self.trained if consumed is None else as_count(consumed, "consumed_samples", 0)
+        if self.blend.config.loader.balance and 0 < consumed < self.plan.schedule.consumed:
+            raise ConfigError(
+                "consumed_samples",
+                f"{consumed}, before this loader began at {self.plan.schedule.consumed}, with loader.balance",
+                "a position of this loader, whose steps it knows",
+                "load the state of an earlier checkpoint",
+            )
         begun = self.plan.step_start(consumed)
         more |= {"step_start": begun, "step": self.steps_at(begun), "count_start": self.count_start or None}
         if self.mixing is not None:
@@ -578,7 +590,7 @@ class TrainingRun:
                 "set_weights: at",
                 str(at),
                 f"at least {self.edge}: samples before it have been yielded",
-                f"pass at={self.edge} or later",
+                f"pass at={self.edge} or later, or omit it",
             )
         start = next_border(self.plan, self.edge, self.blend.spec) if at is None else at
         schedule = self.plan.schedule
@@ -611,9 +623,8 @@ class TrainingRun:
                 )
             if self.mixing is None and self.coming <= self._observed:
                 raise _second_call()
-            numbers, *sums = map(np.asarray, samples)
-            new = numbers >= self._observed  # what fills a last batch has been trained before
-            self.losses.write(numbers[new], *(one[new] for one in sums))
+            rows = as_rows(samples)
+            self.losses.write(rows[rows["sample"] >= self._observed])  # what fills a last batch was trained before
             if self.mixing is None:
                 self._step_observed()
                 return
@@ -703,4 +714,19 @@ class TrainingRun:
 def _second_call() -> ConfigError:
     return ConfigError(
         "observe", "a second call in one step", "one call, after the last micro batch", "call observe once in each step"
+    )
+
+
+def check_balance(blend: Blend, reads: Outputs) -> None:
+    """Raise ConfigError if attention does not end at documents in these samples, or they are padded documents."""
+    keeps_apart = blend.config.packing or reads.cu_seqlens or reads.document_ids or reads.position_ids == "document"
+    padded = any(view is not None and view.by_document for view in blend.views)
+    if keeps_apart and not padded:
+        return
+    apart = "set outputs.cu_seqlens: true or outputs.position_ids: document, as the model masks attention, or "
+    raise ConfigError(
+        "loader.balance",
+        "true with " + ("samples of one document each" if padded else "attention across documents"),
+        "windows or packs whose documents attention keeps apart: else they are equal work already",
+        ("" if padded else apart) + "omit loader.balance",
     )

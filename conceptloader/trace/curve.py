@@ -69,7 +69,8 @@ def bucketed(
     order = np.argsort(numbers, kind="stable")
     ends = np.cumsum(tokens[order])
     # A document belongs where its middle lies; those of one value where the middle of all of them does.
-    first = np.flatnonzero(np.diff(numbers[order], prepend=np.nan) != 0)
+    ascending = numbers[order]
+    first = np.flatnonzero(np.append(True, ascending[1:] != ascending[:-1]))
     stops = np.append(ends[first[1:] - 1], ends[-1])
     middles = (np.append(0, stops[:-1]) + stops) / 2 / ends[-1]
     of_value = np.minimum((middles * buckets).astype(np.int64), buckets - 1)
@@ -81,4 +82,4 @@ def bucketed(
     width = len(str(buckets))
     names = np.array([f"{k + 1:0{width}}" if epochs[k] else "" for k in range(buckets)])
     used = np.flatnonzero(shares).tolist()
-    return names[bucket], [round(epochs[k], 6) for k in used if epochs[k]]
+    return names[bucket], [epochs[k] for k in used if epochs[k]]

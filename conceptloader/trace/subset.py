@@ -102,6 +102,10 @@ def make_subsets(
             read = names != ""
             found.without_view += int((~read).sum())
             start, stop, names = start[read], stop[read], names[read]
+            if not len(start):
+                raise ConfigError(
+                    "epochs", "a curve by which no document is read", "epochs above 0", "correct --epochs"
+                )
         values, which = np.unique(names.astype(str), return_inverse=True)
         if len(values) > _MOST_VIEWS:
             fix = "pass intervals: --by \"case when quality < 0.5 then 'low' else 'high' end\""
@@ -135,10 +139,17 @@ def make_ranges(
         found, start, stop, _ = _selected(dataset, wanted, progress)
         given = [("where", wanted.where), ("spans", wanted.spans), ("seed", wanted.seed)]
         given += [("ids", "IDS" if wanted.ids else None), *(("table", one) for one in wanted.tables)]
-        chosen = " ".join(f"--{name} {quote(str(value))}" for name, value in given if value)
+        given += [("root", os.fspath(one)) for one in roots or ()]
+        chosen = " ".join(f"--{name} {_quoted(str(value))}" for name, value in given if value)
         target = os.path.abspath(file)
         found.views[target] = write_ranges(target, dataset, start, stop, chosen)
     return found
+
+
+def _quoted(text: str) -> str:
+    """For a shell, on one line: a comment in SQL ends where its line does."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
+    return f"$'{escaped}'" if "\n" in text else quote(text)
 
 
 def _selected(

@@ -137,6 +137,35 @@ def test_a_last_batch_that_is_not_full_stays_as_it_is(content: dict[str, Any]) -
     assert found[1][STEP:] == off[STEP:]
 
 
+def test_within_a_last_step_only_a_run_that_ends_there_goes_on(content: dict[str, Any]) -> None:
+    """It is not dealt; with another end the step would be, and samples would be lost and repeated."""
+    ends = {"num_samples": STEP + 15, "last_batch": "partial"}
+    loader = opened(content, micro=3, **ends)
+    batches(loader, 10)
+    state = loader.state_dict()
+    again = opened(content, micro=3, **ends)
+    again.load_state_dict(state)
+    rest = [row[0] for row in rows(list(again))]
+    assert rest == list(range(30, STEP + 15))
+    for other in ({}, {"num_samples": 3 * STEP}):
+        with pytest.raises(ResumeError, match="within a step"):
+            opened(content, micro=3, **other).load_state_dict(state)
+    with pytest.raises(ResumeError, match="within a step"):  # its sizes do not divide the step
+        cl.make_dataloader(content, micro_batch_size=5, global_batch_size=25).load_state_dict(
+            opened(content, micro=3).state_dict_at(9)
+        )
+
+
+def test_positions_that_no_step_is_known_of_are_refused(content: dict[str, Any]) -> None:
+    loader = opened(content, micro=3)
+    loader.load_state_dict(opened(content, micro=3).state_dict_at(2 * STEP))
+    with pytest.raises(ConfigError, match="before this loader began"):
+        loader.state_dict_at(STEP + 3)
+    late = opened(content, micro=4, consumed_samples=8, epoch_samples=2 * STEP)
+    with pytest.raises(ConfigError, match=r"epoch_samples.*within a step"):
+        next(iter(late))
+
+
 def test_refusals(content: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"loader\.balance: found true with attention across documents"):
         opened({**content, "outputs": {}})

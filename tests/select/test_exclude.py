@@ -3,8 +3,8 @@ are without them is what tests/oracle and trace/test_answers.py compare."""
 
 import dataclasses
 import re
-import shlex
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -143,9 +143,14 @@ def test_where_several_hold_the_earliest_counts(ranges: Any, asked: tuple[int, i
     assert (found.stop[:-1] <= found.start[1:]).all()
 
 
-def command(error: pytest.ExceptionInfo[ConfigError]) -> list[str]:
-    (line,) = re.findall(r"run `conceptloader (.*)`$", error.value.fix or "")
-    return shlex.split(line)
+def again(error: pytest.ExceptionInfo[ConfigError], file: Path) -> None:
+    """What the error says: the ranges in a new file, which leaves those that a run has read by; and that one taken."""
+    (line,) = re.findall(r"run `conceptloader (.*)` and name that file", error.value.fix or "")
+    before = file.read_bytes()
+    words = subprocess.check_output(["bash", "-c", f"printf '%s\\0' {line}"], text=True).split("\0")[:-1]
+    assert main(words) == 0
+    assert file.read_bytes() == before
+    Path(f"{file}.new").replace(file)
 
 
 def test_ranges_are_those_of_the_dataset_as_it_is(tmp_path: Path) -> None:
@@ -173,13 +178,29 @@ def test_ranges_are_those_of_the_dataset_as_it_is(tmp_path: Path) -> None:
         file.write_text("\n".join(kept))
         with raises(ConfigError, str(file), "ranges of") as error:
             ranges()
-    assert main(command(error)) == 0
+    again(error, file)
     assert file.read_text().splitlines() == lines
     write(5, 7)
     with raises(ConfigError, str(file), "its tracks") as error:
         ranges()
-    assert main(command(error)) == 0
+    again(error, file)
     assert ranges() == [(2, 7), (10, 13)]
+    for wrong in ("", "# none", f"\n{file.read_text()}"):
+        (tmp_path / "wrong.txt").write_text(wrong)
+        with raises(ConfigError, "wrong.txt"):
+            cl.open_blend({**given, "exclude": [{**entry, "token_file": str(tmp_path / "wrong.txt")}]})
+    with raises(ConfigError, "exclude[0]"):
+        cl.open_blend({**given, "exclude": [{"dataset": "a", "ids": [], "at": 0}]})
+    some = ["--where", "id = 'a' -- a comment\n or id = 'b'", "--root", str(tmp_path)]
+    file.unlink()
+    assert main(["subset", str(ds), *some, "--ranges", str(file)]) == 0
+    kept = file.read_text()
+    file.write_text(kept.replace("0 20", "0 19"))
+    with raises(ConfigError, str(file)) as error:
+        ranges()
+    again(error, file)
+    assert file.read_text() == kept
+    assert kept.splitlines()[2:] == ["0 20"]
     write(7, 7)
     with raises(ConfigError, str(file), "of the dataset"):
         ranges()

@@ -1,0 +1,163 @@
+"""What the loader costs a training: a small GPT with batches of the loader, and with one batch that never changes.
+
+    PYTHONPATH=.:benchmarks python benchmarks/gpu.py [--device cuda] [--toy]
+
+Both are trained in turn, round by round, and compared by medians: `overhead` of a step; `gap`, for how long the stream
+that computes has nothing to do between two steps; `waited`, for how long Python waits for a batch, which costs nothing
+as long as the device has work; and which share of the copies to the device ran while it computed. Without a CUDA device
+the same runs on the processor, where loader and model share the cores: that shows that it works, and no more.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from data import corpus
+from small_gpt import SmallGPT
+
+import conceptloader as cl
+
+TOY = {"layers": 2, "width": 64, "heads": 2, "seq_len": 64, "vocab": 50_000, "batch": 2, "steps": 4, "rounds": 2}
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    defaults = {"layers": 12, "width": 768, "heads": 12, "seq_len": 1024, "vocab": 50_304, "batch": 16, "steps": 40}
+    for name, value in {**defaults, "rounds": 5, "threads": 2, "tokens": 1 << 26}.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
+    parser.add_argument("--toy", action="store_true", help="sizes for a processor, in seconds")
+    found = parser.parse_args(argv)
+    if found.toy:
+        vars(found).update(TOY, tokens=1 << 16)
+    return found
+
+
+class Training:
+    """One model, trained on whatever batches it is given."""
+
+    def __init__(self, asked: argparse.Namespace) -> None:
+        self.device = torch.device(asked.device)
+        self.on_cuda = self.device.type == "cuda"
+        torch.manual_seed(0)
+        self.model = SmallGPT(asked.vocab, asked.seq_len, asked.layers, asked.width, asked.heads).to(self.device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, fused=self.on_cuda)
+        self.loss = float("nan")
+
+    def step(self, batch: dict[str, Any]) -> torch.Tensor:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.on_cuda):
+            loss: torch.Tensor = self.model(batch["input_ids"], batch["labels"], batch["loss_mask"])
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    def run(self, batches: Iterator[dict[str, Any]], steps: int) -> dict[str, float]:
+        """Milliseconds a step: `step`, `waited`, and on a CUDA device `gap`."""
+        waited, gaps, last = 0.0, [], None
+        self.wait()
+        begin = time.perf_counter()
+        for _ in range(steps):
+            asked = time.perf_counter()
+            batch = next(batches)
+            waited += time.perf_counter() - asked
+            start = self.mark()
+            if last is not None:
+                gaps.append((last, start))
+            loss = self.step(batch)
+            last = self.mark()
+        self.wait()
+        found = {"step": (time.perf_counter() - begin) * 1e3 / steps, "waited": waited * 1e3 / steps}
+        if self.on_cuda:
+            found["gap"] = sum(before.elapsed_time(after) for before, after in gaps) / max(1, len(gaps))
+        self.loss = float(loss.detach())
+        return found
+
+    def wait(self) -> None:
+        if self.on_cuda:
+            torch.cuda.synchronize(self.device)
+
+    def mark(self) -> Any:
+        if not self.on_cuda:
+            return None
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+def overlapped(events: list[dict[str, Any]]) -> tuple[float, float]:
+    """(milliseconds of copies to the device, share of them while kernels ran) of a trace of torch's profiler."""
+    timed = [(e.get("cat"), e["ts"], e["ts"] + e["dur"], e.get("name", "")) for e in events if "dur" in e]
+    busy: list[list[float]] = []
+    for _, start, stop, _ in sorted((e for e in timed if e[0] == "kernel"), key=lambda e: e[1]):
+        if busy and start <= busy[-1][1]:
+            busy[-1][1] = max(busy[-1][1], stop)
+        else:
+            busy.append([start, stop])
+    copies = [(start, stop) for kind, start, stop, name in timed if kind == "gpu_memcpy" and "HtoD" in name]
+    total = sum(stop - start for start, stop in copies)
+    both = sum(max(0.0, min(stop, b) - max(start, a)) for start, stop in copies for a, b in busy)
+    return total / 1e3, both / total if total else 0.0
+
+
+def copies(training: Training, batches: Iterator[dict[str, Any]], steps: int) -> tuple[float, float]:
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiled:
+        training.run(batches, steps)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiled.export_chrome_trace(str(path))
+        return overlapped(json.loads(path.read_text())["traceEvents"])
+
+
+def forever(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    while True:
+        yield batch
+
+
+def main(argv: list[str] | None = None) -> dict[str, Any]:
+    asked = arguments(argv)
+    if asked.toy:
+        torch.set_num_threads(1)
+    path = corpus(f"gpu-{asked.tokens}", tokens=asked.tokens)
+    config = {"seq_len": asked.seq_len, "datasets": {"web": {"path": path}}, "loader": {"num_threads": asked.threads}}
+    training = Training(asked)
+    with cl.make_dataloader(config, micro_batch_size=asked.batch, device=asked.device) as loader:
+        real = iter(loader)
+        first = {name: value.clone() for name, value in next(real).items() if isinstance(value, torch.Tensor)}
+        sources = {"synthetic": forever(first), "loader": real}
+        times: dict[str, list[dict[str, float]]] = {name: [] for name in sources}
+        for batches in sources.values():
+            training.run(batches, max(2, asked.steps // 4))  # warm
+        for _ in range(asked.rounds):
+            for name, batches in sources.items():
+                times[name].append(training.run(batches, asked.steps))
+        found: dict[str, Any] = {
+            "device": torch.cuda.get_device_name() if training.on_cuda else "cpu",
+            "torch": torch.__version__,
+            "parameters": sum(parameter.numel() for parameter in training.model.parameters()),
+            "tokens_a_step": asked.batch * asked.seq_len,
+            "loss": training.loss,
+        }
+        for name, rounds in times.items():
+            found[name] = {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
+        ratios = [a["step"] / b["step"] - 1 for a, b in zip(times["loader"], times["synthetic"], strict=True)]
+        found["overhead_percent"] = 100 * statistics.median(ratios)
+        found["overhead_percent_of_rounds"] = [round(100 * ratio, 3) for ratio in ratios]
+        if training.on_cuda:
+            found["exposed_wait_ms"] = max(0.0, found["loader"]["gap"] - found["synthetic"]["gap"])
+            found["copies_ms"], found["copies_overlapped"] = copies(training, real, min(20, asked.steps))
+    return found
+
+
+if __name__ == "__main__":
+    json.dump(main(), sys.stdout, indent=1)
+    print()

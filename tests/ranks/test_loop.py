@@ -50,7 +50,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def configuration(data: Path, seed: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Two phases, the first one of books alone, and samples that are skipped."""
+    """Two phases, the first one of books alone, and samples that are skipped; odd seeds have `loader.balance`."""
+    reading = {"prefetch_batches": int(rng.integers(0, 6)), "num_threads": int(rng.integers(1, 4))}
     return {
         "seed": seed,
         "seq_len": SEQ_LEN,
@@ -58,7 +59,8 @@ def configuration(data: Path, seed: int, rng: np.random.Generator) -> dict[str, 
         "phases": [{"at": 0, "weights": {"books": 2}}, {"at": 150, "weights": {"books": 1, "code": 5}}],
         "skip": [{"at": 90, "count": 31}],
         "tracks": {"concepts": {}},
-        "loader": {"prefetch_batches": int(rng.integers(0, 6)), "num_threads": int(rng.integers(1, 4))},
+        "outputs": {"document_ids": True},
+        "loader": {**reading, "balance": bool(seed % 2)},
     }
 
 

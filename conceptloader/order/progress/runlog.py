@@ -52,7 +52,7 @@ class RunStart(Saved):
         scheme: See Partition.
         data_stage: Its name, for frameworks that have them.
         end: Of the run: its samples, and what happens to a last batch that is not full, see Plan; None for none.
-        balance: Whether the samples of a step were dealt by their costs, see order/balance.py.
+        balance: Whether the samples of a step were dealt by `loader.balance`.
         time: UTC, ISO 8601.
     """
 

@@ -383,7 +383,7 @@ class _Table(torch.nn.Module):
 def _transformers(trainer: Any, config: Config, taken: Taken, patch: Patch, arguments: Any, **options: Any) -> None:
     settings: Any = {
         "use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "no", "max_steps": taken.steps,
-        "per_device_train_batch_size": BATCH, "logging_steps": 1, "gradient_checkpointing": False,
+        "per_device_train_batch_size": BATCH, "logging_steps": 1, "gradient_checkpointing": False, "bf16": False,
     }  # fmt: skip
     patch.setattr("gc.collect", lambda *_: 0)  # the Trainer calls it in each launch, which takes most of the time
     run = trainer(

@@ -33,7 +33,7 @@ def test_documents_and_rows_of_olmo(tmp_path: Path) -> None:
 
     ragged = {"tracks": {"topic": {"layout": "ragged"}}}
     for name in ("topic_values", "topic_offsets"):
-        with raises(ConfigError, "model_inputs", f"{name} without a row for each window"):
+        with raises(ConfigError, "model_inputs", f"{name}, an array without a row for each window"):
             loader((name,), **ragged)
     with raises(ConfigError, "model_inputs", "topic_records", "tensors"):
         loader(("topic_records",), tracks={"topic": {"layout": "records"}})
@@ -71,7 +71,7 @@ def test_a_batch_size_that_changes_is_in_the_one_account_of_the_run(
             trained.append(batch["index"].tolist())
             if number == 1 and not launch:
                 loader.global_batch_size *= 2
-            loader.observe({"code": 2.0, "web": 1.0 + number})
+            loader.loader.observe({"code": 2.0, "web": 1.0 + number})
             assert loader.loader.steps == loader.loader.mixing.steps == len(trained)
             if number == 3:
                 break

@@ -25,6 +25,9 @@ PIPELINE = ("--pipeline-model-parallel-size", "2")
 LAYOUTS = {
     "dp2": Layout(dp_size=2, micro_batch=1, readers=(0, 1)),
     "pp2": Layout(PIPELINE, processes=4, dp_size=2, micro_batch=1, readers=(0, 1, 2, 3)),
+    "cp2": Layout(
+        ("--context-parallel-size", "2"), processes=4, dp_size=2, micro_batch=1, readers=(0, 1, 2, 3)
+    ),
     "vpp": Layout(
         (*PIPELINE, "--num-layers", "4", "--num-layers-per-virtual-pipeline-stage", "1"),
         processes=4, dp_size=2, micro_batch=1, readers=(0, 1, 2, 3),
@@ -60,7 +63,7 @@ def test_balance(checkout: Path, name: str, tmp_path: Path) -> None:
         key: ended(pretrain(checkout, tmp_path / key, layout, *MASKED, *more, config=config))
         for key, config, more in (("off", off, []), ("on", on, saving(tmp_path / "a")))
     }
-    first = {0: 0, 1: 1}  # the first stage's processes
+    first = (0, 2) if name == "cp2" else (0, 1)  # one process of each data-parallel rank, in the first stage
     for step in range(STEPS):
         # A rank with several virtual stages takes each of them for each.
         samples = [sample for rank in first for line in by_step(runs["on"], rank)[step] for sample in line]
@@ -76,7 +79,7 @@ def test_balance(checkout: Path, name: str, tmp_path: Path) -> None:
     # Sums of the same losses over the same tokens, in another sequence.
     same_losses(runs["on"], runs["off"], first=1, rounding=1e-4)
     for rank in layout.readers:  # stages of one model take the same samples
-        assert runs["on"].samples(rank) == runs["on"].samples(rank % 2)
+        assert runs["on"].samples(rank) == runs["on"].samples(rank - rank % 2 if name == "cp2" else rank % 2)
     resumed = ended(pretrain(checkout, tmp_path / "rest", layout, *MASKED, *saving(tmp_path / "b", tmp_path / "a"),
                              "--ckpt-step", str(SAVED), config=on))  # fmt: skip
     for rank in layout.readers:

@@ -211,7 +211,7 @@ def _balance(blend: Blend, plan: Plan) -> Finding:
             check_balance(blend, blend.config.outputs)
         except ConfigError as error:
             return Finding("balance", False, str(error))
-    share, size = plan.partition, plan.schedule.batch_size(0)
+    size = plan.schedule.batch_size(0)
     costs_of, found = open_reader(blend).costs(blend.order), list[tuple[float, float]]()
     began = process_time()
     for step in range(_STEPS):
@@ -219,7 +219,7 @@ def _balance(blend: Blend, plan: Plan) -> Finding:
         if (blend.order.num_samples or first + size) < first + size:
             break
         costs = costs_of(np.arange(first, first + size, dtype=np.uint64)).tolist()
-        found.append(imbalance(costs, share.micro_batch_size, share.dp_size))
+        found.append(imbalance(costs, plan.partition))
     if not found:
         return Finding("balance", True, f"fewer samples than the {size:,} of a step: nothing is dealt")
     spent = (process_time() - began) / len(found)

@@ -39,16 +39,16 @@ def deal(costs: Sequence[int], micro_batch_size: int, dp_size: int) -> list[list
     return ranks
 
 
-def imbalance(costs: Sequence[int], micro_batch_size: int, dp_size: int) -> tuple[float, float]:
-    """The cost of the rank that has most of a step, over the mean: as samples come, and as they are dealt.
+def imbalance(costs: Sequence[int], partition: Any) -> tuple[float, float]:
+    """The cost of the rank that has most of a step, over the mean: as a Partition has it, and as it is dealt.
 
-    As they come, ranks take runs of micro_batch_size samples in turn. costs: as in `deal`.
+    costs: as in `deal`.
     """
-    group, whole = micro_batch_size * dp_size, sum(costs) or 1
-    come = [sum(sum(costs[k : k + micro_batch_size]) for k in range(first, len(costs), group))
-            for first in range(0, group, micro_batch_size)]  # fmt: skip
-    dealt = [sum(costs[sample] for one in mine for sample in one) for mine in deal(costs, micro_batch_size, dp_size)]
-    return max(come) * dp_size / whole, max(dealt) * dp_size / whole
+    ranks, whole = partition.dp_size, sum(costs) or 1
+    come = [sum(costs[k] for k in partition.samples(0, len(costs), rank).ravel().tolist()) for rank in range(ranks)]
+    given = deal(costs, partition.micro_batch_size, ranks)
+    dealt = [sum(costs[sample] for one in mine for sample in one) for mine in given]
+    return max(come) * ranks / whole, max(dealt) * ranks / whole
 
 
 def _lightest_first(weights: Sequence[int], boxes: int, room: int) -> list[list[int]]:

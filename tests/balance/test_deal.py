@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conceptloader.order.balance import Balance, deal
+from conceptloader.order.balance import Balance, deal, imbalance
 from conceptloader.order.partition import Partition, Plan, Scheme
 from conceptloader.order.schedule import BatchSchedule
 
@@ -57,6 +57,13 @@ def test_the_definition_by_hand() -> None:
     costs = [1, 9, 3, 8, 2, 7, 4, 5]
     ranks = [[costs[sample] for (sample,) in mine] for mine in deal(costs, micro_batch_size=1, dp_size=2)]
     assert ranks == [[2, 5, 9, 4], [1, 7, 8, 3]]
+
+
+def test_the_imbalance_is_that_of_the_scheme() -> None:
+    costs = [9, 9, 1, 1]  # contiguous: 18 and 2; strided: 10 each
+    for scheme, expected in (("contiguous", 1.8), ("strided", 1.0)):
+        share = Partition(micro_batch_size=2, dp_size=2, scheme=scheme)
+        assert imbalance(costs, share) == (expected, 1.0)
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 8), (2, 2, 2), (1, 8, 1)])

@@ -10,23 +10,24 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from conceptloader.loader.batch.reader import BatchReader
-from tests.docs.test_code_blocks import OF_TRAINERS, ROOT, find_spec, run_page
+from tests.docs.test_code_blocks import ROOT, Part, everything, find_spec, run
 from tests.soak.builds import child
 
-PAGES = ["README.md", "docs/quickstart.md", "docs/tutorial.md", "docs/trainers/lightning.md"]
-PAGES += ["docs/trainers/accelerate.md", "docs/trainers/transformers.md", "docs/trainers/jax.md"]
+TRAIN = re.compile(r"AdamW|TrainingArguments|jax\.grad")  # parts that train a model
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_pages_train_on_batches_without_labels(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = ROOT / name
-    if page.name in OF_TRAINERS and find_spec(OF_TRAINERS[page.name]) is None:
-        pytest.skip(f"{OF_TRAINERS[page.name]} is not installed: `make trainers` has all of them")
+@pytest.mark.parametrize(
+    "part", [part for part in everything() if any(TRAIN.search(block.code) for block in part.blocks)],
+    ids=lambda p: f"{p.page.name} {p.needs}",
+)  # fmt: skip
+def test_pages_train_on_batches_without_labels(part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if part.needs and find_spec(part.needs) is None:
+        pytest.skip(f"{part.needs} is not installed: `make trainers` has all of them")
     monkeypatch.chdir(tmp_path)
-    assert child(lambda: run_masked(page))
+    assert child(lambda: run_masked(part))
 
 
-def run_masked(page: Path) -> None:
+def run_masked(part: Part) -> None:
     """With every second batch of each reader masked. Losses have to be finite, and parameters after each step."""
     read, backward, stepped, reads = BatchReader.read, torch.Tensor.backward, [0], dict[int, int]()
 
@@ -49,7 +50,7 @@ def run_masked(page: Path) -> None:
 
     BatchReader.read, torch.Tensor.backward = masked, checked  # type: ignore[method-assign, assignment]
     register_optimizer_step_post_hook(check)
-    space = run_page(page)
+    space = run(part)
     assert stepped[0] or np.isfinite(space["table"]).all()  # type: ignore[call-overload]
 
 

@@ -1,6 +1,6 @@
-"""What is expected of each cell: the table that the tests run, and that docs/entries.md is made from.
+"""What is expected of each cell: the table that the tests run, and that table.md is made from.
 
-python -m tests.entries.table            fails unless the page is what the table says
+python -m tests.entries.table            fails unless table.md is what the table says
 python -m tests.entries.table --write    writes it
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.entries.drivers import ENTRIES, OWN_NAMES
 from tests.entries.rows import EFFECT, REFUSED, ROWS, SAYS, SILENT
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "entries.md"
+PAGE = Path(__file__).with_name("table.md")
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ HEAD = """# Which key works where
 <!-- Made by `python -m tests.entries.table --write`; do not edit it. -->
 
 An *entry*, a column of the table, is a way to train: an adapter, or a name of `conceptloader` for your own loop.
-[Tests](../tests/entries) check each cell: they train with the key and without it. [Configuration](configuration.md)
-explains the keys.
+The tests of this folder check each cell: they train with the key and without it.
+[Configuration](../../docs/configuration.md) explains the keys.
 
 - *yes*: the key has its effect. Batches equal those of the reader alone with the same configuration, and differ from
   those without the key. For keys that do not change batches, such as `metrics`, the tests check the effect itself.
@@ -153,7 +153,7 @@ WORDS = {EFFECT: "yes", REFUSED: "raises", SAYS: "warns", SILENT: "given"}
 
 
 def page() -> str:
-    """docs/entries.md."""
+    """table.md."""
     shown = [row for row in ROWS if row not in UNSHOWN]
     everywhere = [row for row in shown if not any(_other(row, entry) for entry in ENTRIES)]
     rest = [row for row in shown if row not in everywhere]
@@ -181,7 +181,7 @@ def main() -> None:
     if "--write" in sys.argv:
         PAGE.write_text(page())
     elif PAGE.read_text() != page():
-        sys.exit("docs/entries.md is not what the table says: run `python -m tests.entries.table --write`")
+        sys.exit("tests/entries/table.md is not what the table says: run `python -m tests.entries.table --write`")
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def train(launch: Launch) -> None:
 
 
 def compare_values(launch: Launch) -> None:
-    """As docs/trainers/accelerate.md trains and evaluates, with weights."""
+    """As docs/trainers/lightning.md trains and evaluates, with weights."""
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=launch.accumulate)
     tiny: Any = values.Tiny()
     held_out = AcceleratedEvaluation(

@@ -28,8 +28,9 @@ for model in [one for one in gc.get_objects() if isinstance(one, Transformer)]:
 
 def test_the_page_of_olmo_trains_one_model_on_two_ranks(checkout: Path, tmp_path: Path) -> None:
     pytest.importorskip("olmo_core")
-    page = (checkout / "docs" / "trainers" / "olmo.md").read_text("utf-8")
-    corpus, script = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    page = (checkout / "docs" / "trainers" / "torchtitan.md").read_text("utf-8")
+    part = page.partition("<!-- needs: olmo_core -->")[2]
+    corpus, script = re.findall(r"```python\n(.*?)```", part, re.DOTALL)
     (tmp_path / "corpus.py").write_text(corpus)
     (tmp_path / "train.py").write_text(script + ALIKE)
     environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}

@@ -48,7 +48,7 @@ def forward_step(data_iterator: Any, model: Any) -> Any:
     vp_stage = get_attr_wrapped_model(model, "vp_stage")
     result = stock.forward_step(data_iterator, model)
     concepts = megatron_lm.concepts(data_iterator, vp_stage)
-    assert concepts is None or concepts["topic_ids"].dim() == 3
+    assert concepts is None or "topic_ids" not in concepts or concepts["topic_ids"].dim() == 3
     return result if concepts is None or not LEARNS else (result[0], partial(observed, result[1], concepts))
 
 

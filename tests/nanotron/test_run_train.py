@@ -18,7 +18,9 @@ import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.integrations.nanotron_lm.state import State
 from conceptloader.order.progress.runlog import RunLog
+from conceptloader.trace import open_run, query
 from tests.corpora.token_files import write_datatrove
+from tests.docs import spike
 from tests.nanotron import support
 from tests.nanotron.by_hand import losses
 from tests.nanotron.conftest import WEIGHTS
@@ -287,3 +289,22 @@ def test_weights_that_are_set_while_the_run_is_going(
     again = succeeds(tmp_path / "b", support.config(checkpoints, dataset, dp=2, steps=7, resume=True))
     assert_seen(again, oracle, Layout(dp=2), range(5, 8), start=32, **PLAN)
     assert again.losses(5)[5] == first.losses()[5]
+
+
+def test_documents_of_a_spike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the commands of the page, from losses of samples whose mean is the loss of each step."""
+    dataset = {"type": "conceptloader", **spike.write_corpus(tmp_path / "data", monkeypatch)}
+    data = {**support.data(dataset), "seed": dataset.pop("seed")}
+    stages = [{"name": "first", "start_training_step": 1, "data": data}]
+    config = support.config(
+        Path("checkpoints").resolve(), stages=stages, dp=2, steps=spike.STEPS, micro_batch=4, interval=100
+    )
+    config["model"]["model_config"]["vocab_size"] = 257
+    config["optimizer"]["learning_rate_scheduler"] |= {"learning_rate": 0.03, "min_decay_lr": 0.03}
+    printed = succeeds(tmp_path / "run", config).losses()
+    means = "select step + 1 as step, sum(loss) / sum(tokens) as mean from losses group by all"
+    rows = query(open_run(log="checkpoints"), means, steps=(0, spike.STEPS)).to_pylist()
+    assert {row["step"]: row["mean"] for row in rows} == pytest.approx(printed, rel=1e-5)
+    spike.find_documents(capsys)

@@ -1,6 +1,7 @@
 """Arguments of ConceptTrainer: what is applied, and what is refused before a step is made."""
 
 import copy
+import json
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -16,6 +17,7 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError
 from conceptloader.trace import open_run, query
 from tests.corpora.for_megatron import write_config, write_datasets
+from tests.docs import spike
 from tests.raises import raises
 from tests.trainers import values
 
@@ -334,24 +336,26 @@ def test_names_of_tensors(make: Any, data: Any) -> None:
     assert torch.equal(batch["loss_weight"], (batch["shift_labels"] % 5).float())
 
 
-def test_losses_of_samples(tmp_path: Path) -> None:
-    """Each is that of the model alone; their mean over a step is the loss that the Trainer logs."""
-    folder = write_datasets(tmp_path / "data")
-    outputs = {"mask_document_boundaries": True}
-    path = write_config(folder / "losses.yaml", seq_len=16, outputs=outputs, metrics={"losses": True})
+def test_losses_of_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is that of the model alone; their mean over a step is the loss that the Trainer logs. The documents of a
+    spike are found by the page's commands."""
+    config = spike.write_corpus(tmp_path / "data", monkeypatch)
+    Path("run.yaml").write_text(json.dumps({**config, "outputs": {"mask_document_boundaries": True}}))
     settings = transformers.TrainingArguments(
-        str(tmp_path / "out"), use_cpu=True, report_to=[], max_steps=4, disable_tqdm=True, logging_steps=1,
-        per_device_train_batch_size=3, gradient_accumulation_steps=2, learning_rate=0.05, save_strategy="no",
+        "checkpoints", use_cpu=True, report_to=[], max_steps=spike.STEPS, disable_tqdm=True, logging_steps=1,
+        per_device_train_batch_size=8, gradient_accumulation_steps=2, learning_rate=0.05, save_strategy="no",
+        lr_scheduler_type="constant",
     )  # fmt: skip
-    model = causal()
+    model = causal(vocab_size=257)
     first = copy.deepcopy(model)
-    trainer = ConceptTrainer(model, settings, train_dataset=cl.SampleDataset(str(path)))
+    trainer = ConceptTrainer(model, settings, train_dataset=cl.SampleDataset("run.yaml"))
     trainer.train()
-    run = open_run(log=tmp_path / "out")
+    run = open_run(log="checkpoints")
     means = "select sum(loss) / sum(tokens) as mean from losses group by step order by step"
     logged = [line["loss"] for line in trainer.state.log_history if "loss" in line]
-    assert query(run, means, steps=(0, 4))["mean"].to_pylist() == pytest.approx(logged, rel=1e-3)
-    batch = next(iter(cl.make_dataloader(replace(cl.load_config(path), metrics=False), micro_batch_size=6)))
+    assert query(run, means, steps=(0, spike.STEPS))["mean"].to_pylist() == pytest.approx(logged, rel=1e-3)
+    loader = cl.make_dataloader(replace(cl.load_config("run.yaml"), metrics=False), micro_batch_size=spike.BATCH)
+    batch = next(iter(loader))
     with torch.no_grad():
         logits = first(input_ids=batch["input_ids"]).logits
     mask = batch["loss_mask"]
@@ -360,3 +364,4 @@ def test_losses_of_samples(tmp_path: Path) -> None:
     assert [row["sample"] for row in rows] == batch["sample_index"].tolist()
     assert [row["loss"] for row in rows] == pytest.approx(losses.sum(1).tolist(), rel=1e-4)
     assert [row["tokens"] for row in rows] == mask.sum(1).tolist()
+    spike.find_documents(capsys)

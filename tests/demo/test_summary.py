@@ -60,22 +60,28 @@ def test_figures_are_those_by_hand(tmp_path: Path, checkout: Path) -> None:
         return [len(of), sum(tokens[name] for name in of), sum(seen[name] for name in of)]
 
     columns = "documents", "tokens", "seen"
-    rows = rows_of(done.stdout, "Size by modality")
+    rows = rows_of(done.stdout, "1.3 Training data size")
     by_modality = {row["modality"]: [number(row[key]) for key in columns] for row in rows}
+    assert {row["modality"]: row["range"] for row in rows} == {"text": "less than 1 billion tokens", "code": ""}
     assert by_modality == {"text": total("web", "wiki"), "code": total("code")}
-    listed = {row["name"]: [number(row[key]) for key in columns] for row in rows_of(done.stdout, "Sources")}
+    listed = {row["name"]: [number(row[key]) for key in columns] for row in rows_of(done.stdout, "2 Data sources")}
     assert listed == {"our crawl": total("web"), "a wiki": total("wiki"), "code": total("code")}
-    assert {row["percent"] for row in rows_of(done.stdout, "Sources")} == {"100.0"}
+    rows = rows_of(done.stdout, "2 Data sources")
+    assert {row["name"]: (row["section"], row["percent"], row["large"]) for row in rows} == {
+        "our crawl": ("2.3 crawled", "100.0", ""),
+        "a wiki": ("2.1 public", "100.0", "yes"),
+        "code": ("2.1 public", "100.0", "yes"),
+    }
     domains: dict[str, int] = {}
     for name in [name for name in seen if name.startswith("web")]:
         metadata = known[name]["metadata"]
         domain = metadata.get("domain", metadata.get("url", "https://").split("/")[2])
         domains[domain] = domains.get(domain, 0) + tokens[name]
-    (crawled,) = rows_of(done.stdout, "Crawled content")
+    (crawled,) = rows_of(done.stdout, "2.3 Data crawled and scraped")
     assert number(crawled["without_domain"]) == domains.pop("", 0) > 0
     assert number(crawled["domains"]) == len(domains)
     best = sorted(domains, key=lambda name: (-domains[name], name))[: -(-len(domains) // 10)]
-    top = rows_of(done.stdout, "The top 10 % of domains, by size")
+    top = rows_of(done.stdout, "2.3 The top 10 % of domains, by size")
     assert [(row["domain"], number(row["tokens"])) for row in top] == [(name, domains[name]) for name in best]
     assert done.stdout.count("```sql\n") == 4
     (tmp_path / "sources.jsonl").write_text("\n".join(map(json.dumps, sources[:2])))

@@ -51,7 +51,7 @@ def write(tokens: int) -> str:
             file.write(array.astype("<i4" if array is lengths else "<i8").tobytes())
     with prefix.with_suffix(".bin").open("wb") as file:
         file.truncate(2 * int(starts[-1]))
-    tokenizer = ["--tokenizer-name", "none", "--vocab-size", "50000"]
+    tokenizer = ["--vocab-size", "50000"]
     assert main(["adopt", str(prefix.with_suffix(".bin")), "--out", str(path), *tokenizer]) == 0
     return str(path)
 

@@ -11,7 +11,7 @@ from harness import US, Contender, Report
 
 import conceptloader as cl
 from conceptloader.ingest.build.builder import build_dataset
-from conceptloader.ingest.build.shard import IngestOptions
+from conceptloader.ingest.build.options import Options
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.inputs import find_sources
 
@@ -38,7 +38,7 @@ def parquet() -> None:
 def build(name: str, workers: int) -> None:
     shutil.rmtree(target, ignore_errors=True)
     columns = Columns(text=None, tokens="tokens", tracks={"concepts": "spans"} if name == "spans" else {})
-    options = IngestOptions(columns=columns, tokenizer=None, vocab_size=50_000, append_eos=False)
+    options = Options(columns=columns, vocab_size=50_000, no_eos=True)
     build_dataset(find_sources([folder / name]), target, options, workers=workers)
 
 

@@ -19,11 +19,10 @@ from harness import US, Contender, Report
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from conceptloader.ingest.build.builder import build_dataset
-from conceptloader.ingest.build.shard import IngestOptions
+from conceptloader.ingest.build.options import Options
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.fast import VARIABLE
 from conceptloader.ingest.records.inputs import find_sources
-from conceptloader.ingest.records.tokenizer import load_tokenizer
 
 SIZE, LARGE, FILES, FIRST, EOS = 48_000_000, 300_000_000, 4, "0.jsonl", "<|endoftext|>"
 folder, target = ROOT / "texts", ROOT / "built-text"
@@ -73,10 +72,8 @@ def build(name: str, fast: bool, workers: int = 1, files: str = "") -> None:
     shutil.rmtree(target, ignore_errors=True)
     os.environ[VARIABLE] = str(int(fast))
     columns = Columns(text="text", tokens=None, tracks={"concepts": "spans"} if name == "spans" else {})
-    options = IngestOptions(
-        columns=columns, tokenizer=load_tokenizer(str(folder / "tokenizer.json")), shard_input_bytes=16 << 20,
-        max_unaligned_spans=1.0,
-    )  # fmt: skip
+    tokenizer = str(folder / "tokenizer.json")
+    options = Options(columns=columns, tokenizer=tokenizer, shard_input_bytes=16 << 20, max_unaligned_spans=1.0)
     build_dataset(find_sources([folder / name / files]), target, options, workers=workers)
 
 

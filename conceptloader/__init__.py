@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from conceptloader.format.tools.verify import verify
     from conceptloader.ingest.adopt.adopt import adopt
     from conceptloader.ingest.annotate.annotate import annotate
-    from conceptloader.ingest.annotate.options import AnnotateOptions
     from conceptloader.ingest.build.simple import build
     from conceptloader.loader import metrics
     from conceptloader.loader.batch.loader import NumpyLoader, batches
@@ -61,7 +60,6 @@ _HOMES = {
     "format.tools.verify": "verify",
     "ingest.adopt.adopt": "adopt",
     "ingest.annotate.annotate": "annotate",
-    "ingest.annotate.options": "AnnotateOptions",
     "ingest.build.simple": "build",
     "order.mixture": "Mixture",
     "order.segments": "Segment",
@@ -77,7 +75,7 @@ _HOMES = {
 _PUBLIC = _MODULES | {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
-    "AnnotateOptions", "Blend", "ConceptloaderError", "Config", "Dataset", "DatasetLosses",
+    "Blend", "ConceptloaderError", "Config", "Dataset", "DatasetLosses",
     "DistributedSampler", "EpochSampler", "EvaluationLoader", "GrainSource", "Loader",
     "Mixture", "MixtureSampler", "NumpyLoader", "SampleDataset", "Segment", "TensorBatch", "TokenMean", "TrainedLoader",
     "__version__", "adapters", "adopt", "annotate", "batches", "build", "collate_fn", "column_writer", "concat",

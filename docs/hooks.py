@@ -42,7 +42,7 @@ CHAPTERS: dict[str, tuple[str, str, dict[str, str]]] = {
         "Datasets",
         "What the [commands for datasets](../cli.md) do, in Python.",
         {
-            "": "build adopt annotate AnnotateOptions open_dataset Dataset verify concat column_writer register_codec",
+            "": "build adopt annotate open_dataset Dataset verify concat column_writer register_codec",
             "writing": "open_writer create_writer finalize BuildOptions TrackOptions Tokenizer",
         },
     ),

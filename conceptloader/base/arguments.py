@@ -142,18 +142,6 @@ def read_ids(option: str, path: str) -> list[str]:
     return list(dict.fromkeys(filter(None, found)))
 
 
-def eos_id(command: str, eos: str | None) -> int | None:
-    """Return the id that --eos names without a --tokenizer. Raises: ConfigError."""
-    if eos is not None and not eos.isdecimal():
-        raise ConfigError(
-            f"{command}: --eos",
-            repr(eos),
-            "an id, since no --tokenizer is given to look it up",
-            "pass --eos ID, or --tokenizer",
-        )
-    return None if eos is None else int(eos)
-
-
 def add_dataset(parser: argparse.ArgumentParser, meaning: str = "directory of the dataset, or its URL") -> None:
     """Add the dataset that a command reads, and the directories that may hold its files."""
     parser.add_argument("dataset", metavar="DATASET", help=meaning)

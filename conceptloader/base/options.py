@@ -1,10 +1,14 @@
 """Options as fields of a dataclass: the command line, a recipe and Python have the same ones."""
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import MISSING, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from conceptloader.base.arguments import add_pairs, by_key, chosen
+from conceptloader.base.strict import unknown
+
+T = TypeVar("T")
 
 
 def option(
@@ -17,6 +21,14 @@ def option(
     """
     facts: Any = {"metadata": {"help": meaning, "form": form or None, "read": read, "choices": choices, "group": group}}
     return field(default_factory=default, **facts) if default in (dict, list) else field(default=default, **facts)
+
+
+def options_from(options: type[T], command: str, given: Mapping[str, Any]) -> T:
+    """The options that are given by name. Raises: ConfigError for a name that is none."""
+    known = [one.name for one in fields(options)]  # type: ignore[arg-type]
+    for name in given.keys() - known:
+        raise unknown(f"{command}: {name}", name, known, "option")
+    return options(**given)
 
 
 def add_options(parser: argparse.ArgumentParser, options: type) -> None:

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 from conceptloader.base.version import PAGES, __version__
 from conceptloader.cli.output import Output, configure_logging, guarded_streams
-from conceptloader.cli.recipe import with_recipe
+from conceptloader.cli.recipe import use_recipe
 from conceptloader.errors import ConceptloaderError, ConfigError
 
 # Name -> a line for `conceptloader --help`. Only the module of the command that is given is imported.
@@ -82,7 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         parser.error(str(unknown("", given[0], COMMANDS, "command")))
     try:
-        arguments, rest = parser.parse_known_args(with_recipe(given, parser))
+        use_recipe(given, parser)
+        arguments, rest = parser.parse_known_args(given)
     except ConceptloaderError as error:
         parser.error(str(error))
     words = getattr(arguments, "words", None)

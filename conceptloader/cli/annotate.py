@@ -53,10 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    options = AnnotateOptions(**options_of(arguments, AnnotateOptions)).resolved()
-    track = options.track
+    options = options_of(arguments, AnnotateOptions)
     with building.bad_records(arguments.bad_records) as on_bad:
-        manifest = annotate(arguments.dataset, arguments.inputs, arguments.out, options, arguments.root, on_bad)
+        manifest = annotate(
+            arguments.dataset, arguments.inputs, arguments.out, roots=arguments.root, on_bad=on_bad, **options
+        )
+    track = next(iter(options["number"]), options["track"])
     records = sum(manifest.shards.tracks[track].records.tolist())
     done = manifest.extra["annotated"][track]
     value = {

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             "type as in conceptloader build corpus.jsonl --out data/corpus --tokenizer bytes",
         )
     sources = find_sources(arguments.inputs)
-    options = Options.of(options_of(arguments, Options)).resolve(sources, strict=arguments.bad_records is None)
+    options = Options(**options_of(arguments, Options))
     if arguments.dry_run:
         room, tried = estimate(sources, arguments.out, options, arguments.bad_records is not None)
         found = tried.spelled, tried.unprinted, tried.doubled

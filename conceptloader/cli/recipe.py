@@ -1,13 +1,12 @@
-"""--recipe FILE: options of a command in a YAML file, with the same names as on the command line."""
+"""--recipe FILE: options of a command in a YAML file, with the same names and types as on the command line."""
 
 import argparse
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from conceptloader.base.arguments import track_file
 from conceptloader.errors import ConfigError
 
 INPUTS = "inputs"
@@ -18,12 +17,10 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recipe", metavar="FILE", help=meaning)
 
 
-def with_recipe(given: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
-    """Return the command line with the options of its --recipe before its own.
+def use_recipe(given: Sequence[str], parser: argparse.ArgumentParser) -> None:
+    """Make the options of the --recipe on a command line the defaults of its command.
 
-    Paths in the recipe are relative to it.
-    Repeatable options are repeated for each item of a list, and for each KEY=VALUE of a mapping. Inputs of the command
-    line replace those of the recipe.
+    Paths in the recipe are relative to it. What the command line repeats is added; anything else replaces.
 
     Raises: ConfigError for a file that is not a mapping, and for unknown options; ReadError.
     """
@@ -33,7 +30,7 @@ def with_recipe(given: Sequence[str], parser: argparse.ArgumentParser) -> list[s
     commands = next(action.choices for action in parser._actions if isinstance(action.choices, dict))
     command = commands.get(given[0])
     if not recipes or command is None or "--recipe" not in command._option_string_actions:
-        return list(given)
+        return
     if len(recipes) > 1:
         raise ConfigError(
             "--recipe", f"{len(recipes)} files", "one file", "put all options into one file, and pass --recipe once"
@@ -43,95 +40,58 @@ def with_recipe(given: Sequence[str], parser: argparse.ArgumentParser) -> list[s
     (file,) = recipes
     found = read_yaml(file)
     if not isinstance(found, dict):
-        raise ConfigError(
-            file,
-            type(found).__name__,
-            "options and their values",
-            "write OPTION: VALUE lines, such as `out: data/corpus`",
-        )
-    inputs = found.pop(INPUTS, [])
-    if not isinstance(inputs, list):
-        raise ConfigError(
-            f"{file}: {INPUTS}", repr(inputs), "a list of files or directories", f"write {INPUTS}: [a.jsonl, b.jsonl]"
-        )
-    options = [word for key, value in found.items() for word in _option(command, file, key, value)]
-    inputs = [] if _has_inputs(command, given[1:]) else _beside(file, [*map(str, inputs)])
-    return [given[0], *options, *given[1:], *inputs]
+        fix = "write OPTION: VALUE lines, such as `out: data/corpus`"
+        raise ConfigError(file, type(found).__name__, "options and their values", fix)
+    known = {(action.option_strings or [action.dest])[0].removeprefix("--"): action for action in command._actions}
+    for key, value in found.items():
+        if key not in known or key in ("recipe", "-h"):
+            from conceptloader.base.strict import unknown
+
+            raise unknown(f"{file}: {key}", key, known.keys() - {"recipe", "-h", "dataset"}, "option")
+        action = known[key]
+        action.default, action.required = _value(command, action, file, key, value), False
+        action.nargs = "*" if key == INPUTS else action.nargs
 
 
-def _beside(file: str, path: Any) -> Any:
-    """Paths that stand in a recipe, as seen from there; what names no file stays as it is."""
-    if isinstance(path, list):
-        return [_beside(file, one) for one in path]
-    if not isinstance(path, str) or path == "bytes" or path.startswith("hub:") or "://" in path:
-        return path
-    return os.path.join(os.path.dirname(file), path)
-
-
-def _has_inputs(command: argparse.ArgumentParser, words: Sequence[str]) -> bool:
-    """Whether the command line has INPUT itself, after the arguments that stand before it."""
-    rest, count = iter(words), 0
-    for word in rest:
-        if word == "--":
-            count += len([*rest])
-        elif not word.startswith("-"):
-            count += 1
-        elif "=" not in word and (action := command._option_string_actions.get(word)) and action.nargs is None:
-            next(rest, None)  # its value
-    return count > sum(action.dest != INPUTS for action in command._get_positional_actions())
-
-
-def _option(command: argparse.ArgumentParser, file: str, key: object, value: Any) -> Iterator[str]:
-    known = {option[2:]: action for option, action in command._option_string_actions.items() if option[:2] == "--"}
-    action = known.get(str(key))
-    if action is None or key in ("recipe", "help"):
-        from conceptloader.base.strict import unknown
-
-        raise unknown(f"{file}: {key}", key, {*known, INPUTS} - {"recipe", "help"}, "option")
-    path = f"{file}: {key}"
+def _value(command: argparse.ArgumentParser, action: argparse.Action, file: str, key: str, value: Any) -> Any:
+    """The value of an option as its action makes it of words of a command line."""
+    where, many = f"{file}: {key}", key == INPUTS or isinstance(action, argparse._AppendAction)
+    form = "PATH" if key == INPUTS else str(action.metavar)
     if action.nargs == 0:
         if not isinstance(value, bool):
-            raise ConfigError(
-                path,
-                repr(value),
-                "true or false",
-                f"write true or false for {path}",
-            )
-        if value:
-            yield f"--{key}"
-        return
-    separator = ":" if ":" in str(action.metavar) else "="
-    many = isinstance(action.default, list) or action.__class__.__name__ == "_AppendAction"
-    if isinstance(value, dict) and many:
-        if action.metavar == "NAME=VALUE":  # of JSON
-            value = {name: _json(path, one) if isinstance(one, (list, dict)) else one for name, one in value.items()}
-        nested = [one for one in value.values() if isinstance(one, (list, dict))]  # which is refused below
-        value = nested or [f"{name}{separator}{item}" for name, item in value.items()]
-    if isinstance(value, dict) and not many:
-        value = _json(path, value)  # for options that are an object; others reject it
-    if isinstance(value, list) and not many:
-        raise ConfigError(path, repr(value), "a single value", f"write {path} without brackets")
-    for item in value if isinstance(value, list) else [value]:
-        if item is None or isinstance(item, (bool, list, dict)):
-            raise ConfigError(
-                path, repr(item), "text or a number", f"put the value of {path} in quotes, or omit the option"
-            )
-        if isinstance(item, str) and re.search(r"\b(FILE|DIR|PATH)\b", str(action.metavar)):
-            track, name = track_file(item) if "TRACK=" in str(action.metavar) else ("", item)
-            item = f"{track}={_beside(file, name)}" if track else _beside(file, name)
+            raise ConfigError(where, repr(value), "true or false", f"write true or false for {where}")
+        return value
+    if isinstance(value, list) != many and (isinstance(value, list) or key == INPUTS):
+        expected, fix = ("a list of files or directories", "[a.jsonl, b.jsonl]") if many else ("a single value", "one")
+        raise ConfigError(where, repr(value), expected, f"write {key}: {fix}")
+
+    def word(item: Any) -> str:
+        if item is not None and not isinstance(item, (bool, list, dict)):
+            return str(item)
+        if form not in ("JSON", "NAME=VALUE"):
+            fix = f"put the value of {where} in quotes, or omit the option"
+            raise ConfigError(where, repr(item), "text or a number", fix)
+        return json.dumps(item, default=str)
+
+    def read(item: str) -> Any:
         try:
-            command._get_values(action, [str(item)])
+            found = item if key == INPUTS else command._get_values(action, [item])
         except argparse.ArgumentError as error:
             others = f"one of {', '.join(map(str, action.choices))}" if action.choices else "an integer"
             expected = ConfigError.saying("", error.message).expected or others  # of our own types, or of argparse's
-            raise ConfigError(path, repr(str(item)), expected, f"correct {key} in {file}") from error
-        yield f"--{key}={item}"
+            raise ConfigError(where, repr(item), expected, f"correct {key} in {file}") from error
+        if re.search(r"\b(FILE|DIR|PATH)\b", form):
+            return (found[0], _beside(file, found[1])) if isinstance(found, tuple) else _beside(file, found)
+        return found
+
+    if isinstance(value, dict) and many:
+        separator = ":" if ":" in form else "="
+        return [read(f"{name}{separator}{word(item)}") for name, item in value.items()]
+    found = [read(word(item)) for item in (value if isinstance(value, list) else [value])]
+    return found if many else found[0]
 
 
-def _json(path: str, value: Any) -> str:
-    try:
-        return json.dumps(value)
-    except TypeError as error:  # a date, for instance
-        raise ConfigError(
-            path, str(error), "texts, numbers, lists and mappings", f"put the value of {path} in quotes"
-        ) from error
+def _beside(file: str, path: str) -> str:
+    """A path that stands in a recipe, as seen from there; what names no file stays as it is."""
+    named = path == "bytes" or path.startswith("hub:") or "://" in path
+    return path if named else os.path.join(os.path.dirname(file), path)

@@ -70,12 +70,11 @@ def convert(folder: Path, out: Path, tokenizer: str, workers: int = 1) -> dict[s
         {key: None if value != value else value for key, value in one.items() if key not in ("number", "unique_name")}
         for one in concepts  # NaN is no JSON
     ]
-    options = cl.AnnotateOptions(
-        track="concepts", vocabulary=[one["unique_name"] for one in concepts], details=details,
+    cl.annotate(
+        tokens, [rows], out, track="concepts", vocabulary=[one["unique_name"] for one in concepts], details=details,
         groups=[*Counter(one["concept_type"] for one in concepts).items()], span_unit="character",
         parameters={"ids": "u2" if len(concepts) <= 1 << 16 else "u4"},
     )  # fmt: skip
-    cl.annotate(tokens, [rows], out, options)
     rows.unlink()
     return counts
 

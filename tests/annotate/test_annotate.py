@@ -15,7 +15,6 @@ from conceptloader.errors import InputError, ReadError
 from conceptloader.format.read.bulk import records_of
 from conceptloader.format.read.values import decode_all
 from conceptloader.ingest.annotate.annotate import annotate
-from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.database import database, load
 from tests.corpora.small import written
 from tests.raises import raises
@@ -53,7 +52,7 @@ def test_little_memory(tmp_path: Path) -> None:
     build(tmp_path / "ds", [[[1, 2]]])
     rows = write_rows(tmp_path / "rows.jsonl", [{"id": "d1", "concepts": [7]}])
     with raises(ReadError, "out", "Out of Memory", fix="--sort-memory"):
-        annotate(tmp_path / "ds", [rows], tmp_path / "out", AnnotateOptions(track="c", sort_memory=1000))
+        annotate(tmp_path / "ds", [rows], tmp_path / "out", track="c", sort_memory=1000)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ds", "rows.jsonl"]
     with (
         raises(InputError, found="no such"),
@@ -74,6 +73,6 @@ def test_more_ids_than_memory(tmp_path: Path) -> None:
         writer.add_documents(np.ones(count, np.int64), np.arange(count + 1), {}, names)
     cl.writing.finalize(tmp_path / "ds")
     pyarrow.parquet.write_table(pa.table({"id": names[::-1], "value": np.arange(count)}), tmp_path / "rows.parquet")
-    options = AnnotateOptions(track="c", codec="numpy", parameters={"dtype": "i8"}, sort_memory=22 << 20)
-    annotate(tmp_path / "ds", [tmp_path / "rows.parquet"], tmp_path / "out", options)
+    options = {"track": "c", "codec": "numpy", "parameters": {"dtype": "i8"}, "sort_memory": 22 << 20}
+    annotate(tmp_path / "ds", [tmp_path / "rows.parquet"], tmp_path / "out", **options)
     assert owners(cl.open_dataset(tmp_path / "out"), "c") == [[number] for number in range(count)[::-1]]

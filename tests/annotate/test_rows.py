@@ -183,13 +183,13 @@ def test_annotations_are_what_a_plain_reader_finds(
     if unknown or not any(held):
         return
     ds = build(folder / "ds", [[[1, 2, 3]], [[1, 2, 3]] * (DOCUMENTS - 1)])
-    options = cl.AnnotateOptions(track="t", span_unit="token", overlap="levels", levels=16, **KINDS[kind])
+    options = {"track": "t", "span_unit": "token", "overlap": "levels", "levels": 16, **KINDS[kind]}
     bad: set[int] = set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(joining, "_IDS", data.draw(st.integers(1, 5)))
         patch.setattr(ids, "_READ", data.draw(st.integers(1, 5)))
         patch.setattr(bulk, "_HOLE_BYTES", data.draw(st.integers(0, 24)))
-        cl.annotate(ds, [path], folder / "out", options, on_bad=lambda _, place, __: bad.add(int(place.split()[-1])))
+        cl.annotate(ds, [path], folder / "out", on_bad=lambda _, place, __: bad.add(int(place.split()[-1])), **options)
         assert cl.verify(folder / "out", full=True) == []
     assert bad == wrong
     with cl.open_dataset(folder / "out") as made:
@@ -213,7 +213,7 @@ def test_texts_that_are_not_utf_8_are_named(tmp_path: Path) -> None:
     pq.write_table(pa.table(broken), tmp_path / "rows.parquet")
     ds = build(tmp_path / "ds", [[[1, 2, 3]]])
     with raises(InputError, "rows.parquet: row 1", "Invalid UTF8"):
-        cl.annotate(ds, [tmp_path / "rows.parquet"], tmp_path / "out", cl.AnnotateOptions(track="c"))
+        cl.annotate(ds, [tmp_path / "rows.parquet"], tmp_path / "out", track="c")
 
 
 def test_an_error_of_the_list_of_bad_rows_is_its_own(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_an_error_of_the_list_of_bad_rows_is_its_own(tmp_path: Path) -> None:
     ds = build(tmp_path / "ds", [[[1, 2, 3]]])
     (tmp_path / "rows.jsonl").write_text('{"document": 0, "concepts": [1]}\n{broken\n')
     with pytest.raises(OSError, match="no room for the list") as caught:
-        cl.annotate(ds, [tmp_path / "rows.jsonl"], tmp_path / "out", cl.AnnotateOptions(track="c"), on_bad=full)
+        cl.annotate(ds, [tmp_path / "rows.jsonl"], tmp_path / "out", track="c", on_bad=full)
     assert caught.type is OSError
     assert not (tmp_path / "out").exists()
 
@@ -233,5 +233,5 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     rows = "".join(json.dumps({"id": f"d{k}", "concepts": [1]}) + "\n" for k in range(200))
     (tmp_path / "rows.jsonl").write_text(rows)
     with small_disk(2_000), raises(ReadError, "out", "cannot be written: "):
-        cl.annotate(ds, [tmp_path / "rows.jsonl"], tmp_path / "out", cl.AnnotateOptions(track="c"))
+        cl.annotate(ds, [tmp_path / "rows.jsonl"], tmp_path / "out", track="c")
     assert not (tmp_path / "out").exists()

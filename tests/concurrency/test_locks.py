@@ -22,16 +22,13 @@ from tests.raises import raises
 SLOW = """
 import sys, time
 from conceptloader.ingest.build.builder import build_dataset
-from conceptloader.ingest.build.shard import IngestOptions
-from conceptloader.ingest.records.detect import detect_columns
+from conceptloader.ingest.build.options import Options
 from conceptloader.ingest.records.inputs import find_sources
-from conceptloader.ingest.records.tokenizer import load_tokenizer
 def wait(progress):
     print("running", flush=True)
     time.sleep(600)
 sources = find_sources(sys.argv[1:2])
-options = IngestOptions(columns=detect_columns(sources), tokenizer=load_tokenizer("bytes"))
-build_dataset(sources, sys.argv[2], options, watch=lambda total, done: wait)
+build_dataset(sources, sys.argv[2], Options(tokenizer="bytes"), watch=lambda total, done: wait)
 """
 
 

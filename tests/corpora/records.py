@@ -11,10 +11,10 @@ import pyarrow.parquet
 import zstandard
 
 from conceptloader.ingest.build.builder import Summary, build_dataset
-from conceptloader.ingest.build.shard import IngestOptions
+from conceptloader.ingest.build.options import Options
 from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import find_sources
-from conceptloader.ingest.records.tokenizer import TextTokenizer, load_tokenizer
+from conceptloader.ingest.records.tokenizer import BytesTokenizer, TextTokenizer
 
 NAMES = ["animal", "verb", "größe", "x" * 40]
 
@@ -29,10 +29,10 @@ def build(
     keys = ("on_bad", "watch")
     build_more = {key: more.pop(key) for key in keys if key in more}
     if "vocab_size" not in more:
-        tokenizer = tokenizer or load_tokenizer("bytes")
-    vocabularies = more.pop("vocabularies", {"concepts": NAMES} if "concepts" in columns.tracks else {})
+        tokenizer = tokenizer or BytesTokenizer()
+    names = more.pop("vocabulary", {"concepts": NAMES} if "concepts" in columns.tracks else {})
     more.setdefault("max_unaligned_spans", 1)
-    options = IngestOptions(columns=columns, tokenizer=tokenizer, vocabularies=vocabularies, **more)
+    options = Options(columns=columns, tokenizer=tokenizer, vocabulary=names, **more)
     return build_dataset(sources, out, options, workers=workers, **build_more)
 
 

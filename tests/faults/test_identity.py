@@ -222,7 +222,7 @@ def derive(how: str, data: Path, out: Path) -> Path:
     else:
         rows = out.parent / "rows.jsonl"
         rows.write_text('{"id": "0 0", "start": 0, "end": 5, "concepts": [1]}\n')
-        cl.annotate(data, [rows], out, cl.AnnotateOptions(track="more", span_unit="token"))
+        cl.annotate(data, [rows], out, track="more", span_unit="token")
     return out
 
 

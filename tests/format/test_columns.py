@@ -114,7 +114,7 @@ def test_a_corrupt_description_raises_before_the_work(tmp_path: Path) -> None:
     head.write_bytes(head.read_bytes()[:-9])
     rows.write_text("no row")
     with pytest.raises(FormatError, match=head.name):
-        cl.annotate(tmp_path / "ds", [rows], tmp_path / "out", cl.AnnotateOptions(track="new"))
+        cl.annotate(tmp_path / "ds", [rows], tmp_path / "out", track="new")
 
 
 def test_joined_columns_belong_to_the_same(tmp_path: Path) -> None:

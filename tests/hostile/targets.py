@@ -20,9 +20,8 @@ from conceptloader.config.schema import ExcludeConfig
 from conceptloader.format.spec.jsonfile import dump_json, parse_json
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.ingest.annotate.annotate import annotate
-from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.build.builder import build_dataset
-from conceptloader.ingest.build.shard import IngestOptions
+from conceptloader.ingest.build.options import Options
 from conceptloader.ingest.parquet import row_groups
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.inputs import find_sources
@@ -134,9 +133,7 @@ def yaml(directory: Path, data: bytes) -> None:
 
 def ingest(source: Path, out: Path) -> None:
     columns = Columns(text=None, tokens="tokens", tracks={"concepts": "spans"}, metadata="metadata")
-    options = IngestOptions(
-        columns=columns, tokenizer=None, vocab_size=500, eos_id=1, vocabularies={"concepts": ["a", "b"]}
-    )
+    options = Options(columns=columns, vocab_size=500, eos=1, vocabulary={"concepts": ["a", "b"]})
     build_dataset(find_sources([source]), out, options)
     assert cl.verify(out, full=True) == []
 
@@ -207,9 +204,9 @@ def compressed(directory: Path, data: bytes) -> None:
 def annotations(template: Template) -> Target:
     def run(directory: Path, data: bytes) -> None:
         (directory / "rows.jsonl").write_bytes(data)
-        wanted = AnnotateOptions(track="new", vocabulary=["a", "b"], span_unit="token")
+        wanted = {"track": "new", "vocabulary": ["a", "b"], "span_unit": "token"}
         roots = [directory, template.path.parent]
-        annotate(template.path, [directory / "rows.jsonl"], directory / "ds", wanted, roots=roots)
+        annotate(template.path, [directory / "rows.jsonl"], directory / "ds", roots=roots, **wanted)
         assert cl.verify(directory / "ds", full=True, roots=roots) == []
 
     return run

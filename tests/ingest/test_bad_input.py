@@ -88,7 +88,7 @@ TABLES: list[tuple[pa.Table, str, str]] = [
 def test_tables(tmp_path: Path, found: pa.Table, where: str, message: str) -> None:
     source = tmp_path / "in.parquet"
     pq.write_table(found, source)
-    more: dict[str, Any] = {"vocab_size": 300, "append_eos": False} if "tokens" in found.column_names else {}
+    more: dict[str, Any] = {"vocab_size": 300, "no_eos": True} if "tokens" in found.column_names else {}
     if "x" in found.column_names:
         more["columns"] = Columns(metadata_columns=["x"])
     with pytest.raises(InputError, match=f"{source}: {where}.*({message})"):

@@ -63,7 +63,7 @@ def test_directories_and_moved_inputs_and_a_second_run(tmp_path: Path) -> None:
         assert [ds.document_id(k) for k in range(20)] == [row["id"] for row in found * 2]
     before = content(tmp_path / "out-b")
     assert build([tmp_path / "b"], tmp_path / "out-b").kept_shards == 1
-    others: tuple[dict[str, Any], ...] = {"append_eos": False}, {"vocabularies": {"concepts": ["animal", "other"]}}
+    others: tuple[dict[str, Any], ...] = {"no_eos": True}, {"vocabulary": {"concepts": ["animal", "other"]}}
     for more in others:
         with raises(ConfigError, found="a complete dataset of other", fix="nothing was changed"):
             build([tmp_path / "b"], tmp_path / "out-b", **more)

@@ -13,12 +13,9 @@ import pytest
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.annotate import rows
 from conceptloader.ingest.annotate.annotate import annotate
-from conceptloader.ingest.annotate.options import AnnotateOptions
 from conceptloader.ingest.build.builder import Summary, build_dataset
-from conceptloader.ingest.build.shard import IngestOptions
-from conceptloader.ingest.records.detect import detect_columns
+from conceptloader.ingest.build.options import Options
 from conceptloader.ingest.records.inputs import find_sources
-from conceptloader.ingest.records.tokenizer import load_tokenizer
 from tests.corpora.records import write_rows
 
 DOCUMENTS = 6000
@@ -36,9 +33,7 @@ def write(path: Path, word: str = "word") -> None:
 
 def build(source: Path, out: Path, on_progress: Callable[[], None] = lambda: None, **more: Any) -> Summary:
     sources = find_sources([source])
-    options = IngestOptions(
-        columns=detect_columns(sources), tokenizer=load_tokenizer("bytes"), shard_input_bytes=200_000
-    )
+    options = Options(tokenizer="bytes", shard_input_bytes=200_000)
     return build_dataset(sources, out, options, watch=lambda total, done: lambda progress: on_progress(), **more)
 
 
@@ -147,7 +142,7 @@ def test_while_annotations_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(rows, "read_blocks", changing)
     with pytest.raises(InputError, match=rf"{notes}: found it changed while it was read"):
-        annotate(tmp_path / "ds", [notes], tmp_path / "out", AnnotateOptions(track="new"))
+        annotate(tmp_path / "ds", [notes], tmp_path / "out", track="new")
     assert not (tmp_path / "out").exists()
 
 

@@ -271,10 +271,10 @@ def test_three_ways_agree(
     cl.build(source, folder / "bare", **given, no_eos=not setup["append"])
     (folder / "more").mkdir()
     source, _ = write(folder / "more", data.draw(st.permutations(notes)), parquet)
-    annotated = cl.AnnotateOptions(
+    cl.annotate(
+        folder / "bare", [source], folder / "annotated",
         track="concepts", vocabulary=NAMES, span_unit=setup["unit"], **rules,
         parameters={"ids": "u2", "scores": "f4"} if setup["scored"] else None,
     )  # fmt: skip
-    cl.annotate(folder / "bare", [source], folder / "annotated", annotated)
     with cl.open_dataset(folder / "annotated") as ds:
         assert records(ds, setup["scored"]) == [{"concepts": there["concepts"]} for there in expected]

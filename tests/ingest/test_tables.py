@@ -12,11 +12,9 @@ import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.errors import ConfigError
 from conceptloader.ingest.build.builder import build_dataset
-from conceptloader.ingest.build.shard import IngestOptions
+from conceptloader.ingest.build.options import Options
 from conceptloader.ingest.hub import HubName
-from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import find_sources
-from conceptloader.ingest.records.tokenizer import load_tokenizer
 from tests.corpora import tokenizers as corpora
 from tests.corpora.records import write_rows
 from tests.raises import raises
@@ -74,8 +72,7 @@ def test_the_hub_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 def test_one_of_several_tasks(tmp_path: Path) -> None:
     """Of two tasks, 1 and 2, as one who counts from 1 calls them, nobody would write the first shards."""
     inputs = find_sources([write_rows(tmp_path / "c.jsonl", ROWS)])
-    columns = detect_columns(inputs, ignored=["source"])
-    options = IngestOptions(columns=columns, tokenizer=load_tokenizer("bytes"), shard_input_bytes=20)
+    options = Options(tokenizer="bytes", ignore_column=["source"], shard_input_bytes=20)
     for wrong in ((2, 2), (-1, 2), (0, 0)):
         with raises(ConfigError, "task", f"{wrong[0]} of {wrong[1]}"):
             build_dataset(inputs, tmp_path / "out", options, task=wrong)

@@ -94,7 +94,7 @@ def test_the_kept_copy_is_verified_and_goes_along(folder: Path) -> None:
     """Its name says what is in it. It is no hidden file, which `cp dataset/*` would leave out."""
     cl.build(write_rows(folder / "in.jsonl", [{"id": "a", "text": TEXTS[0]}]), folder / "out", tokenizer=str(folder))
     rows = write_rows(folder / "rows.jsonl", [{"id": "a", "start": 0, "end": 3, "concepts": [1]}])
-    cl.annotate(folder / "out", [rows], folder / "again", cl.AnnotateOptions(track="new", span_unit="token"))
+    cl.annotate(folder / "out", [rows], folder / "again", track="new", span_unit="token")
     cl.concat([folder / "out", folder / "out"], folder / "twice")
     kept = folder / "out" / "tokenizer.json"
     for path in ("out", "again", "twice"):
@@ -113,7 +113,7 @@ def test_the_kept_copy_is_verified_and_goes_along(folder: Path) -> None:
         assert "found tokenizers-" in problem.message
         assert (problem.file, problem.shard) == (str(kept), None)
     (folder / "out" / ".tokenizer.json").write_bytes(definition)  # beside the one that was edited
-    cl.annotate(folder / "out", [rows], folder / "repaired", cl.AnnotateOptions(track="new", span_unit="token"))
+    cl.annotate(folder / "out", [rows], folder / "repaired", track="new", span_unit="token")
     assert verify(folder / "repaired") == []
     (folder / "out" / ".tokenizer.json").unlink()
     kept.write_bytes(definition)

@@ -8,7 +8,6 @@ import numpy as np
 from conceptloader.cli import main
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.ingest.annotate.annotate import annotate
-from conceptloader.ingest.annotate.options import AnnotateOptions
 from tests.corpora.records import write_rows
 from tests.corpora.token_files import write_datatrove, write_megatron
 from tests.oracle.corpora import CONCEPTS, EOS, TOKENIZER, VOCAB, Types, random_spans
@@ -44,7 +43,9 @@ def write_imported(folder: Path, seed: int) -> None:
         folder / "adopted",
         [folder / "rows.jsonl"],
         folder / "annotated",
-        AnnotateOptions(track="concepts", vocabulary=NAMES, span_unit="token"),
+        track="concepts",
+        vocabulary=NAMES,
+        span_unit="token",
     )
     write_rows(folder / "pages.jsonl", [page(rng, k) for k in range(30)])
     (folder / "names.txt").write_text("\n".join(NAMES))

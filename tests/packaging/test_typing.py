@@ -38,7 +38,7 @@ for batch in loader:
 summary = cl.build(["corpus.jsonl"], "data", tokenizer="bytes", vocabulary={"concepts": ["red"]})
 tokens: int = summary.tokens
 manifest = cl.adopt(["a.bin"], "b")
-done = cl.annotate("b", ["spans.jsonl"], "c", cl.AnnotateOptions(track="t"))
+done = cl.annotate("b", ["spans.jsonl"], "c", track="t")
 run: cl.trace.Run = cl.trace.open_run("run.yaml")
 windows: Windows = cl.open_dataset("data").windows(8)
 try:

@@ -69,7 +69,7 @@ def nested(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     usual = TrackWriter.encoding
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrackWriter, "encoding", lambda *arguments: (usual(*arguments), request.param)[1])
-        more = {"vocabularies": {"concepts": NAMES}, "overlap": "levels"}
+        more = {"vocabulary": {"concepts": NAMES}, "overlap": "levels"}
         build([directory / "c.jsonl"], Path(path), shard_input_bytes=8000, **more)
     with cl.open_dataset(path) as dataset:
         assert {*dataset.manifest.shards.tracks["concepts"].encoding} == {request.param}
@@ -184,7 +184,7 @@ def test_a_loss_weight_is_that_of_the_innermost_span(nested: Nested, tmp_path: P
             expected[k * (LENGTH + 1) + start : k * (LENGTH + 1) + end] = value
     (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in rows[::-1]), encoding="utf-8")
     how = {"codec": "numpy", "parameters": {"dtype": "f4"}, "overlap": "levels", "span_unit": "token"}
-    cl.annotate(nested.path, [tmp_path / "rows.jsonl"], tmp_path / "ds", cl.AnnotateOptions(track="weight", **how))
+    cl.annotate(nested.path, [tmp_path / "rows.jsonl"], tmp_path / "ds", track="weight", **how)
     more = {"datasets": {"a": {"path": str(tmp_path / "ds")}}, "allowed_roots": ["/"]}
     given = {"loss_weight": {"name": "weight", "outside": 1}}
     for low, batch in batches({**nested.config, **more, "outputs": given}):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from conceptloader.ingest.build.builder import build_dataset
-from conceptloader.ingest.build.shard import IngestOptions
+from conceptloader.ingest.build.options import Options
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.inputs import find_sources
 
@@ -33,14 +33,8 @@ def write_input(path: Path, documents: int = 60) -> Path:
 def build(source: Path, out: Path, shard_bytes: int = 2500, workers: int = 1) -> None:
     """The build; it takes up what an earlier call has left."""
     columns = Columns(text=None, tokens="tokens", tracks={"concepts": "spans"})
-    options = IngestOptions(
-        columns=columns,
-        tokenizer=None,
-        vocab_size=500,
-        eos_id=1,
-        vocabularies={"concepts": ["a", "b"]},
-        shard_input_bytes=shard_bytes,
-    )
+    names = {"concepts": ["a", "b"]}
+    options = Options(columns=columns, vocab_size=500, eos=1, vocabulary=names, shard_input_bytes=shard_bytes)
     build_dataset(find_sources([source]), out, options, workers=workers)
 
 

@@ -3,10 +3,11 @@
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from conceptloader.base.options import options_from
 from conceptloader.base.terminal import counted
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.kept import keep_tokenizer
@@ -20,6 +21,7 @@ from conceptloader.ingest.adopt.datatrove import datatrove_file
 from conceptloader.ingest.adopt.flat import flat_file
 from conceptloader.ingest.adopt.ids import check_ids
 from conceptloader.ingest.adopt.megatron import megatron_file
+from conceptloader.ingest.adopt.options import AdoptOptions
 from conceptloader.ingest.adopt.source import TokenFile, last_token, noted_tokenizers, read_content
 from conceptloader.ingest.files import check_folder, files_below
 from conceptloader.storage.durable import Spool
@@ -49,14 +51,8 @@ def adopt(
     paths: Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
     *,
-    dtype: str | None = None,
-    document_end: int | None = None,
-    tokenizer: Tokenizer | None = None,
-    tokenizer_source: str | None = None,
-    definition: bytes | None = None,
-    allow_mixed_tokenizers: bool = False,
-    ignore_loss_mask: bool = False,
     roots: Collection[str] = (),
+    **options: Any,
 ) -> Manifest:
     """Make the dataset `out` of existing token files, one shard each, in the given order; folders sorted by path.
 
@@ -68,14 +64,8 @@ def adopt(
     Args:
         paths: Prefixes (or either file) of Megatron's .bin/.idx, .ds files of datatrove, flat token files, or folders.
         out: Directory of the dataset, new or empty.
-        dtype: Of flat files' tokens, see `flat_file`.
-        document_end: Token that ends a document in flat files, which are read once to find it.
-        tokenizer: What the token ids mean; kept in the manifest.
-        tokenizer_source: The file, folder or hub name that it is from, by which files may name it.
-        definition: The bytes of its tokenizer.json, kept next to the manifest, for text to be shown and annotated.
-        allow_mixed_tokenizers: Accept files whose notes name different tokenizers.
-        ignore_loss_mask: Accept .ds files with a loss mask in their .ds.loss, which is not read.
         roots: Directories that will be allowed when it is opened, so that files there need no warning.
+        options: Those of the command, with `_` for `-`, see `AdoptOptions`.
 
     Returns:
         The manifest of the new dataset.
@@ -85,9 +75,11 @@ def adopt(
         InputError: For files that are missing, corrupt or not adoptable.
         ReadError: A file cannot be read.
     """
-    files = _find_files([os.fspath(path) for path in paths], dtype, document_end)
-    if not allow_mixed_tokenizers:
-        _check_tokenizers(files, tokenizer, tokenizer_source)
+    given = options_from(AdoptOptions, "adopt", options)
+    tokenizer, definition = given.facts()
+    files = _find_files([os.fspath(path) for path in paths], given.dtype, given.document_end)
+    if not given.allow_mixed_tokenizers:
+        _check_tokenizers(files, tokenizer, given.tokenizer)
     if not sum(file.tokens for file in files):
         raise InputError(
             files[0].path,
@@ -97,7 +89,7 @@ def adopt(
         )
     for file in files:
         check_ids(file, tokenizer)
-        if not ignore_loss_mask and os.path.exists(f"{file.path}.loss"):
+        if not given.ignore_loss_mask and os.path.exists(f"{file.path}.loss"):
             fix = (
                 "pass --ignore-loss-mask to train on all tokens, or `conceptloader build` records that have the tokens "
             )
@@ -220,10 +212,11 @@ def _expand_folder(folder: str, dtype: str | None) -> list[tuple[str, str]]:
     return [(kinds[0], os.path.splitext(path)[0] if kinds[0] == "megatron" else path) for path in files]
 
 
-def _check_tokenizers(files: Sequence[TokenFile], tokenizer: Tokenizer | None, source: str | None) -> None:
-    names = {} if tokenizer is None else {tokenizer.name: "as you say"}
+def _check_tokenizers(files: Sequence[TokenFile], tokenizer: Tokenizer | None, source: Any) -> None:
+    """source: the file, folder or hub name that it is from, by which files may name it."""
+    names = {} if tokenizer is None or tokenizer.name.startswith("unnamed-") else {tokenizer.name: "as you say"}
     for file in files:
-        if file.tokenizer and (source is None or _called(file.tokenizer) != _called(source)):
+        if file.tokenizer and not (isinstance(source, str) and _called(file.tokenizer) == _called(source)):
             names.setdefault(file.tokenizer, file.path)
     if len(names) > 1:
         found = ", ".join(f"{name!r} ({where})" for name, where in list(names.items())[:4])

@@ -1,6 +1,6 @@
 """How spans become tokens: the options that every way of attaching spans shares, and the version of their meaning."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from conceptloader.base.arguments import fraction, positive
@@ -58,11 +58,6 @@ class SpanAlignment:
     def depth(self) -> int:
         """How many levels a track has."""
         return self.levels if self.overlap == "levels" else 1
-
-    @property
-    def rules(self) -> "SpanAlignment":
-        """These options without those of a subclass: small and picklable."""
-        return SpanAlignment(**{field.name: getattr(self, field.name) for field in fields(SpanAlignment)})
 
     def check_rules(self) -> None:
         """Raises: ConfigError."""

@@ -5,7 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
+from conceptloader.base.options import options_from
 from conceptloader.base.terminal import counted
 from conceptloader.errors import ConfigError, InputError, ReadError
 from conceptloader.format.read.dataset import Dataset
@@ -34,9 +36,10 @@ def annotate(
     dataset: str | os.PathLike[str],
     inputs: Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
-    options: AnnotateOptions,
+    *,
     roots: Sequence[str | os.PathLike[str]] | None = None,
     on_bad: OnBad | None = None,
+    **given: Any,
 ) -> Manifest:
     """Make the dataset `out`: the tokens and tracks of `dataset` where they are, and a new track from `inputs`.
 
@@ -46,10 +49,10 @@ def annotate(
             documents without one are gaps. An annotation of a whole document holds its eos, too. Memory is bounded for
             any size.
         out: Directory of the new one, or of the same build that was interrupted.
-        options: The track and how spans are aligned.
         roots: See `open_dataset`.
         on_bad: Called with (file, place, problem) for rows that cannot be read, which are then skipped. A failure
             leaves no files. What was done is in the manifest: `extra["annotated"][track]`.
+        given: Options of the command, with `_` for `-`, and those in `AnnotateOptions` that it has not.
 
     Returns:
         The manifest of the new dataset.
@@ -62,7 +65,7 @@ def annotate(
         ReadError: A file cannot be read.
     """
     sources = find_sources(inputs)
-    options = _with_labels(options.resolved(), sources)
+    options = _with_labels(options_from(AnnotateOptions, "annotate", given).resolved(), sources)
     track = options.check()
     manifest, allowed = load_manifest(dataset, roots)
     with (

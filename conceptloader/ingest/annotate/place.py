@@ -43,7 +43,7 @@ class Placer:
         self._row_name, offsets = annotations.where, annotations.offsets
         self.concepts = Concepts(track).dtype if track.codec == "concepts" else None  # whose union may be taken
         self.texts = known_text(ds, options.tokenizer, given) if offsets and given != "token" else None
-        self.rules = replace(options.rules, span_unit=given)
+        self.rules = replace(options, span_unit=given)
         self._sure = self.texts is None or given is not None or options.tokenizer is not None
         self.unit = UNITS[(given or "character") if self.texts else "token"].plural if offsets else None
 

@@ -25,15 +25,16 @@ from conceptloader.format.write.build import (
 from conceptloader.format.write.finalize import finalize
 from conceptloader.ingest.build.complete import Summary, describe_complete
 from conceptloader.ingest.build.ids import count_ids
+from conceptloader.ingest.build.options import Options
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
-from conceptloader.ingest.build.shard import IngestOptions, Progress, ShardJob, write_shard
+from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
 from conceptloader.ingest.build.unaligned import check_losses, read_spelled
 from conceptloader.ingest.records.batch import BadRecord
 from conceptloader.ingest.records.columns import METADATA_TRACK
 from conceptloader.ingest.records.documents import number_type
 from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
 from conceptloader.ingest.records.special_tokens import RULES, TEXT
-from conceptloader.ingest.records.tokenizer import FileTokenizer
+from conceptloader.ingest.records.tokenizer import FileTokenizer, unnamed
 from conceptloader.storage.lock import build_lock
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ Watch = Callable[[Progress], None]
 def build_dataset(
     sources: Sequence[Source],
     out: str | os.PathLike[str],
-    options: IngestOptions,
+    options: Options,
     *,
     workers: int = 1,
     task: tuple[int, int] | None = None,
@@ -69,6 +70,7 @@ def build_dataset(
     """
     began = time.monotonic()
     check_task(task)
+    options = options.resolved(sources, strict=on_bad is None)
     path = os.path.abspath(out)
     plan = plan_shards(sources, options.shard_input_bytes or default_shard_bytes(sources))
     if not plan:
@@ -139,7 +141,7 @@ def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Pl
     return build
 
 
-def format_options(options: IngestOptions) -> BuildOptions:
+def format_options(options: Options) -> BuildOptions:
     """The options of the format: tokenizer, tracks, and in `extra` all else that decides the result."""
     options.check_rules()
     if options.spelled not in RULES:
@@ -149,13 +151,13 @@ def format_options(options: IngestOptions) -> BuildOptions:
             f"one of {', '.join(RULES)}",
             f"pass --special-tokens {RULES[0]}, or another of these",
         )
-    if options.spelled != TEXT and options.columns.text is None and options.chat is None:
+    if options.spelled != TEXT and options.columns.text is None and options.rules is None:
         found, expected = f"{options.spelled!r} for tokens as input", "text as input, which alone spells such tokens"
         raise ConfigError("special_tokens", found, expected, "omit --special-tokens")
     if (tokenizer := options.tokenizer) is not None:
         facts = Tokenizer(name=tokenizer.name, vocab_size=tokenizer.vocab_size, eos_id=tokenizer.eos_id)
     elif (size := options.vocab_size) is not None and options.columns.text is None:
-        facts = Tokenizer(name=f"unnamed-{size}", vocab_size=size, eos_id=options.eos_id)
+        facts = unnamed(size, options.eos)
     else:
         raise ConfigError(
             "tokenizer",
@@ -163,20 +165,20 @@ def format_options(options: IngestOptions) -> BuildOptions:
             "the tokenizer, or for tokens the size of its vocabulary",
             "add --tokenizer, or --vocab-size",
         )
-    if options.bos is not None and (options.chat is not None or not 0 <= options.bos < facts.vocab_size):
-        wanted = "none with a chat template, which writes its own" if options.chat else f"ids below {facts.vocab_size}"
+    if options.bos is not None and (options.rules is not None or not 0 <= options.bos < facts.vocab_size):
+        wanted = "none with a chat template, which writes its own" if options.rules else f"ids below {facts.vocab_size}"
         raise ConfigError("bos", f"token {options.bos}", wanted, "correct --bos, or omit it")
     columns, fields = options.columns, dict(options.columns.fields)
     usual = "character" if columns.tokens is None else "token"
-    if options.span_unit not in (None, usual) and (columns.tokens is not None or options.chat is not None):
-        wanted = "none for conversations, which have no spans" if options.chat else "token for documents of tokens"
+    if options.span_unit not in (None, usual) and (columns.tokens is not None or options.rules is not None):
+        wanted = "none for conversations, which have no spans" if options.rules else "token for documents of tokens"
         raise ConfigError(
             "span_unit",
             repr(options.span_unit),
             wanted,
             "build without spans, then add them: conceptloader annotate --span-unit",
         )
-    for what, given in (("vocabularies", options.vocabularies), ("scores", options.scores)):
+    for what, given in (("vocabulary", options.vocabulary), ("scores", options.scores)):
         if unknown := sorted(set(given) - set(columns.tracks)):
             raise ConfigError(
                 what,
@@ -207,31 +209,31 @@ def format_options(options: IngestOptions) -> BuildOptions:
         extra={
             "ingest": {
                 **options.to_json(),
-                "append_eos": options.eos is not None,
+                "append_eos": options.appended is not None,
                 **({} if options.span_unit in (None, usual) else {"span_unit": options.span_unit}),
                 **({} if options.bos is None else {"bos": options.bos}),
                 **({} if options.spelled == TEXT else {"special_tokens": options.spelled}),
                 "columns": columns.to_json(),
-                **({} if options.chat is None else {"chat": options.chat.to_json()}),
+                **({} if options.rules is None else {"chat": options.rules.to_json()}),
             }
         },
     )
 
 
-def _dropped(options: IngestOptions) -> Iterator[str]:
+def _dropped(options: Options) -> Iterator[str]:
     """What the tokenizer would put around a text, and a build does not."""
     before, after = getattr(options.tokenizer, "template", ([], []))
-    if options.columns.text is None or options.chat is not None:
+    if options.columns.text is None or options.rules is not None:
         return
-    eos = [options.tokenizer.name_of(options.eos)] if isinstance(options.tokenizer, FileTokenizer) else []
+    eos = [options.tokenizer.name_of(options.appended)] if isinstance(options.tokenizer, FileTokenizer) else []
     if before and options.bos is None:
         yield f"the tokenizer would begin each text with {' '.join(before)}, a build does not (--bos {before[0]})"
     if after and after != eos:
         yield f"the tokenizer would end each text with {' '.join(after)}, a build does not (--eos {after[-1]})"
 
 
-def _track(options: IngestOptions, track: str, levels: int) -> TrackOptions:
-    names, scores = options.vocabularies.get(track), options.scores.get(track)
+def _track(options: Options, track: str, levels: int) -> TrackOptions:
+    names, scores = options.vocabulary.get(track), options.scores.get(track)
     ids = "u2" if names is not None and len(names) <= 1 << 16 else "u4"
     parameters = {} if scores is None else {"ids": ids, "scores": scores}
     return TrackOptions(parameters=parameters, vocabulary=names, levels=levels)
@@ -241,7 +243,7 @@ def _write_shards(
     build: Build,
     sources: Sequence[Source],
     plan: Plan,
-    options: IngestOptions,
+    options: Options,
     missing: Sequence[int],
     workers: int,
     on_bad: Callable[[str, str, str], None] | None,

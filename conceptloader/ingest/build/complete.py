@@ -16,8 +16,8 @@ from conceptloader.format.write.build import (
     open_writer,
 )
 from conceptloader.ingest.build.ids import IdCounts, count_ids
+from conceptloader.ingest.build.options import Options
 from conceptloader.ingest.build.plan import Plan
-from conceptloader.ingest.build.shard import IngestOptions
 from conceptloader.ingest.build.unaligned import Losses, read_losses, read_spelled
 from conceptloader.ingest.records.inputs import Source, check_since_start
 from conceptloader.storage.lock import LOCK, build_lock
@@ -58,7 +58,7 @@ class Summary:
 
 
 def describe_complete(
-    path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan, limits: IngestOptions
+    path: str, sources: Sequence[Source], options: BuildOptions, plan: Plan, limits: Options
 ) -> Summary:
     """The summary of a dataset that is there already, if it is this one."""
     if os.path.lexists(os.path.join(path, LOCK)):  # a build was killed after its last step

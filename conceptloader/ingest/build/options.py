@@ -1,19 +1,19 @@
-"""Options of a build, by the command line, a recipe or Python: a field is its flag, its key and its keyword."""
+"""Options of a build: a field is a flag of the command, a key of its recipe and a keyword in Python."""
 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from conceptloader.base.arguments import eos_id, positive, size, track_file
+from conceptloader.base.arguments import positive, size, track_file
 from conceptloader.base.options import option
 from conceptloader.base.strict import unknown
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.layout import MODES
 from conceptloader.ingest.align.rules import SpanAlignment
-from conceptloader.ingest.build.shard import IngestOptions
 from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
 from conceptloader.ingest.records.chat import CHAT_NAMES, MADE, ChatRules, load_rules, read_variable
+from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.detect import detect_columns, with_labels
 from conceptloader.ingest.records.inputs import Source
 from conceptloader.ingest.records.special_tokens import CONTROL, ERROR, RULES, TEXT
@@ -26,17 +26,24 @@ _COLUMNS = "columns (others: detected in the first records)"
 
 @dataclass(frozen=True, kw_only=True)
 class Options(SpanAlignment):
-    """Options of a build, as `conceptloader build --help` describes them."""
+    """Options of a build, as `conceptloader build --help` describes them.
 
-    tokenizer: str | None = option(
+    Attributes:
+        tokenizer: As the command takes it, or one that is loaded; None for tokens with a `vocab_size`.
+        vocabulary: By track a file, or names of the concepts, index = concept id.
+        columns: Which columns mean what, if that is known; `resolved` looks at the first records.
+        rules: How conversations are rendered, which `resolved` finds out.
+    """
+
+    tokenizer: Any = option(  # noqa: RUF009
         "`bytes`, a tokenizer.json, a transformers folder, or hub:OWNER/NAME", form="bytes|PATH", group=_TOKENS
     )
     vocab_size: int | None = option("for tokens as input, instead of --tokenizer", None, "N", positive, group=_TOKENS)
     eos: str | int | None = option("ends each document (default: the tokenizer's)", form="TOKEN|ID", group=_TOKENS)
     no_eos: bool = option("do not append an eos token to each document", False, group=_TOKENS)
-    bos: str | int | None = option("starts each document (default: none)", form="TOKEN|ID", group=_TOKENS)
+    bos: Any = option("starts each document (default: none)", form="TOKEN|ID", group=_TOKENS)  # noqa: RUF009
     special_tokens: str | None = option("what text is that spells one (default: text)", choices=RULES, group=_TOKENS)
-    vocabulary: Mapping[str, str | os.PathLike[str] | Sequence[str]] = option(
+    vocabulary: Mapping[str, Any] = option(
         "concept names of a track (default: concepts), one per line or a JSON list",
         dict, "[TRACK=]FILE", track_file, group="spans",
     )  # fmt: skip
@@ -71,15 +78,13 @@ class Options(SpanAlignment):
     )
     unique_ids: bool = option("raise for missing and repeated ids", False, group=_BUILD)
 
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> "Options":
-        """Raises: ConfigError for a name that is none."""
-        for name in options.keys() - cls.__dataclass_fields__.keys():
-            raise unknown(f"build: {name}", name, cls.__dataclass_fields__, "option")
-        return cls(**options)
+    columns: Columns = None  # type: ignore[assignment]  # none before `resolved`
+    rules: ChatRules | None = None
 
-    def resolve(self, sources: Sequence[Source], strict: bool) -> IngestOptions:
-        """What they are for these inputs. strict: the first records have no column that nobody names.
+    def resolved(self, sources: Sequence[Source], strict: bool) -> "Options":
+        """The same for these inputs, with ids, names, columns and a tokenizer, as workers need them.
+
+        strict: the first records have no column that nobody names.
 
         Raises: ConfigError, InputError.
         """
@@ -91,41 +96,46 @@ class Options(SpanAlignment):
                 "either --tokenizer or, for tokens as input, --vocab-size",
                 "pass --tokenizer for text, --vocab-size for tokens",
             )
-        given = None if self.tokenizer is None else fetched(self.tokenizer, "model", TOKENIZER_FILES)  # once for all
-        chat = self._chat(given)
-        columns = detect_columns(
+        given = self.tokenizer
+        if isinstance(given, str):
+            given = fetched(given, "model", TOKENIZER_FILES)  # once for all
+        rules = self._chat(given)
+        columns = self.columns or detect_columns(
             sources,
-            {ours: name for ours, name in self.column.items() if chat is None or ours not in CHAT_NAMES},
+            {ours: name for ours, name in self.column.items() if rules is None or ours not in CHAT_NAMES},
             metadata_columns=self.metadata_column,
             fields=self.field,
             numbers=self.number,
             ignored=self.ignore_column,
-            strict=strict and chat is None,
+            strict=strict and rules is None,
         )
-        vocabularies = {
+        vocabulary = {
             track: load_vocabulary(names) if isinstance(names, (str, os.PathLike)) else list(names)
             for track, names in self.vocabulary.items()
         }
-        tokenizer = None if given is None else load_tokenizer(given, self.eos, ends=not self.no_eos)
-        options = IngestOptions(
-            columns=columns,
+        tokenizer = load_tokenizer(given, self.eos, ends=not self.no_eos) if isinstance(given, str) else given
+        rule = self.special_tokens
+        if rules is not None:
+            if rule == TEXT:
+                fix = "omit --special-tokens, or pass control, which makes it these tokens"
+                raise ConfigError("special_tokens", f"{TEXT!r} for conversations", f"{ERROR!r} or {CONTROL!r}", fix)
+            columns, rule = replace(columns, **MADE, labels=None, attention_mask=None), rule or ERROR
+            specials = dict(rules.specials)  # the template ends turns, by the eos that the tokenizer has
+            if "eos_token" in specials and isinstance(tokenizer, FileTokenizer):
+                specials["eos_token"] = tokenizer.name_of(tokenizer.eos_id) or specials["eos_token"]
+            rules = replace(rules, specials=specials)
+        return replace(
+            self,
             tokenizer=tokenizer,
-            vocab_size=self.vocab_size,
-            eos_id=eos_id("build", None if self.eos is None else str(self.eos)) if tokenizer is None else None,
-            append_eos=not self.no_eos,
-            eos_twice=self.eos is not None,
             bos=find_token(tokenizer, None if self.bos is None else str(self.bos), "--bos"),
-            special_tokens=self.special_tokens,
-            scores=self.scores,
-            mode=self.mode,
-            shard_input_bytes=self.shard_input_bytes,
-            unique_ids=self.unique_ids,
-            **vars(self.rules),
+            special_tokens=rule,
+            vocabulary=with_labels(vocabulary, sources, columns),
+            columns=columns,
+            rules=rules,
+            mode=self.mode or ("document" if rules else None),
         )
-        options = _with_chat(options, chat)
-        return replace(options, vocabularies=with_labels(vocabularies, sources, options.columns))
 
-    def _chat(self, tokenizer: str | None) -> ChatRules | None:
+    def _chat(self, tokenizer: Any) -> ChatRules | None:
         """How conversations are rendered, None for documents."""
         of_chat = "chat_template", "max_tokens", "pad_to_multiple_of", "last_answer", "template_variable"
         names = ("field",) if self.chat else of_chat
@@ -135,7 +145,7 @@ class Options(SpanAlignment):
             raise ConfigError("build", f"{flag} {what} --chat", expected, f"add --chat, or omit {flag}")
         if not self.chat:
             return None
-        if tokenizer is None:
+        if not isinstance(tokenizer, str):
             raise ConfigError("build", "--chat without --tokenizer", "the tokenizer of the model", "add --tokenizer")
         for ours in self.column:
             if ours not in (known := (*CHAT_NAMES, "id", "metadata")):
@@ -146,22 +156,40 @@ class Options(SpanAlignment):
             variables={name: read_variable(text) for name, text in self.template_variable.items()},
             max_tokens=self.max_tokens,
             multiple=self.pad_to_multiple_of or 1,
+            append_eos=not self.no_eos,
             last_answer=self.last_answer,
             names={ours: theirs for ours, theirs in self.column.items() if ours in CHAT_NAMES},
         )
 
+    @property
+    def spelled(self) -> str:
+        """The rule for text that spells a special token."""
+        return TEXT if self.special_tokens is None else self.special_tokens
 
-def _with_chat(options: IngestOptions, chat: ChatRules | None) -> IngestOptions:
-    """The same for conversations, if these are any: their template ends turns, by the eos that the tokenizer has."""
-    if chat is None:
-        return options
-    if options.special_tokens == TEXT:
-        fix = "omit --special-tokens, or pass control, which makes it these tokens"
-        raise ConfigError("special_tokens", f"{TEXT!r} for conversations", f"{ERROR!r} or {CONTROL!r}", fix)
-    columns = replace(options.columns, **MADE, labels=None, attention_mask=None)
-    tokenizer, specials = options.tokenizer, dict(chat.specials)
-    if "eos_token" in specials and isinstance(tokenizer, FileTokenizer):
-        specials["eos_token"] = tokenizer.name_of(tokenizer.eos_id) or specials["eos_token"]
-    chat = replace(chat, specials=specials, append_eos=options.append_eos)
-    rule = options.special_tokens or ERROR
-    return replace(options, columns=columns, chat=chat, special_tokens=rule, mode=options.mode or "document")
+    @property
+    def asked(self) -> frozenset[str]:
+        """What most of the first documents may not have already, see `Doubled`."""
+        known = {"eos": self.eos is not None, "text": self.special_tokens is not None, "bos": False}
+        return frozenset(kind for kind, chosen in known.items() if not chosen)
+
+    @property
+    def known_eos(self) -> int | None:
+        """The id that ends documents by the tokenizer, whether or not it is appended."""
+        if self.tokenizer is None:
+            return None if self.eos is None else int(self.eos)
+        found: int | None = self.tokenizer.eos_id
+        return found
+
+    @property
+    def appended(self) -> int | None:
+        """The id that is appended to each document. Raises: ConfigError if there is none to append."""
+        if self.no_eos or self.rules is not None:
+            return None
+        if (found := self.known_eos) is None:
+            raise ConfigError(
+                "eos",
+                "a tokenizer without a known end-of-document token",
+                "a token to append to each document",
+                "pass --eos TOKEN, or --no-eos to append none",
+            )
+        return found

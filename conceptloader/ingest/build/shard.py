@@ -9,87 +9,22 @@ from typing import Any
 import numpy as np
 
 from conceptloader.base.workers import Tell
-from conceptloader.errors import ConfigError, InputError
+from conceptloader.errors import InputError
 from conceptloader.format.write.build import Build, open_writer
 from conceptloader.format.write.shard import ShardWriter
-from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.align.spans import Placed, check_ids, place, with_bos
 from conceptloader.ingest.build.doubled import Doubled
+from conceptloader.ingest.build.options import Options
 from conceptloader.ingest.build.plan import Piece, piece_bytes
 from conceptloader.ingest.build.unaligned import ANSWERS, NOTE, SPELLED, Losses, TrackLoss
 from conceptloader.ingest.records.batch import BadRecord, BadRow, Ragged, RowBatch
-from conceptloader.ingest.records.chat import ChatParser, ChatRules
-from conceptloader.ingest.records.columns import Columns
+from conceptloader.ingest.records.chat import ChatParser
 from conceptloader.ingest.records.inputs import Source
 from conceptloader.ingest.records.lines import lines_before, read_blocks
 from conceptloader.ingest.records.records import read_record
-from conceptloader.ingest.records.special_tokens import TEXT, SpecialTokens
+from conceptloader.ingest.records.special_tokens import SpecialTokens
 from conceptloader.ingest.records.table import TableParser, read_row_groups, rows_at
-from conceptloader.ingest.records.tokenizer import TextTokenizer
 from conceptloader.ingest.records.vocabulary import Concepts
-
-
-@dataclass(frozen=True, kw_only=True)
-class IngestOptions(SpanAlignment):
-    """How records become a dataset. What affects the result is stored in build.json.
-
-    tokenizer: of the text, or of the tokens; None for tokens whose vocabulary is given by vocab_size and eos_id.
-    append_eos: end each document with the tokenizer's eos token; of conversations, those without a template. bos: id of
-    a token to put in front of each. eos_twice: append it even where the first documents end with it already.
-    special_tokens: what text is that spells a special token, see `SpecialTokens`; None: text, unless most of the first
-    documents begin or end with one.
-    align, eos_span, ...: see `SpanAlignment`.
-    vocabularies: names of the concepts by track, index = id. scores: type ("f2" or "f4") of the scores of concepts, by
-    track, whose ids take 2 bytes where they fit.
-    shard_input_bytes: stored input bytes of a shard; None: about 64 shards of 64 MiB to 16 GiB.
-    chat: how conversations are rendered, with CHAT_COLUMNS; None for documents.
-    unique_ids: ids that are missing or there twice are an error, before there is a manifest.
-    """
-
-    columns: Columns
-    tokenizer: TextTokenizer | None
-    vocab_size: int | None = None
-    eos_id: int | None = None
-    append_eos: bool = True
-    bos: int | None = None
-    eos_twice: bool = False
-    special_tokens: str | None = None
-    vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    scores: Mapping[str, str] = field(default_factory=dict)
-    mode: str | None = None
-    shard_input_bytes: int | None = None
-    chat: ChatRules | None = None
-    unique_ids: bool = False
-
-    @property
-    def spelled(self) -> str:
-        """The rule for text that spells a special token."""
-        return TEXT if self.special_tokens is None else self.special_tokens
-
-    @property
-    def asked(self) -> frozenset[str]:
-        """What most of the first documents may not have already, see `Doubled`."""
-        known = {"eos": self.eos_twice, "text": self.special_tokens is not None, "bos": False}
-        return frozenset(kind for kind, chosen in known.items() if not chosen)
-
-    @property
-    def eos(self) -> int | None:
-        """The id that is appended to each document."""
-        if not self.append_eos or self.chat is not None:
-            return None
-        if (found := self.known_eos) is None:
-            raise ConfigError(
-                "eos",
-                "a tokenizer without a known end-of-document token",
-                "a token to append to each document",
-                "pass --eos TOKEN, or --no-eos to append none",
-            )
-        return found
-
-    @property
-    def known_eos(self) -> int | None:
-        """The id that ends documents by the tokenizer, whether or not it is appended."""
-        return self.tokenizer.eos_id if self.tokenizer else self.eos_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +35,7 @@ class ShardJob:
     """
 
     sources: Sequence[Source]
-    options: IngestOptions
+    options: Options
     skip_bad: bool = False
     directory: str = ""
     shard: int = -1
@@ -197,7 +132,7 @@ class ShardFiller:
     def tokenizer(self) -> SpecialTokens | None:
         """None for rows of tokens."""
         options = self.job.options
-        return _special_tokens(options) if options.columns.text is not None or options.chat is not None else None
+        return _special_tokens(options) if options.columns.text is not None or options.rules is not None else None
 
     def add(self, rows: Rows, consumed: int = 0) -> Progress:
         """Place and write the documents of `rows`. consumed: their stored bytes. Raises: BadRecord, InputError."""
@@ -220,7 +155,7 @@ class ShardFiller:
                 bad.update({kept[i]: problem for i, problem in found.items()})
                 kept = [i for i in range(len(rows.numbers)) if i not in bad]
             else:
-                eos, bos = self.job.options.eos, self.job.options.bos
+                eos, bos = self.job.options.appended, self.job.options.bos
                 progress.doubled = self.doubled.count(tokens, eos, bos, self._framed(batch))
                 self._write(batch, placed, progress)
                 break
@@ -307,7 +242,7 @@ class ShardFiller:
             some = tokens.values[tokens.offsets[row] : tokens.offsets[row + 1]]
             return tokenizer.decode(some[start:end].tolist()) if 0 <= start < end <= len(some) else None
 
-        placed = place(batch, tokens, places, options.eos, options, dtype, None if tokenizer is None else decode)
+        placed = place(batch, tokens, places, options.appended, options, dtype, None if tokenizer is None else decode)
         ids, first, shard = batch.ids, self.writer.documents, self.writer.name
 
         def name(row: int) -> str:
@@ -328,7 +263,7 @@ def _named(error: BadRow) -> dict[int, str]:
     return dict(error.rows) or ({error.row: error.problem} if error.row >= 0 else {})
 
 
-def _special_tokens(options: IngestOptions) -> SpecialTokens:
+def _special_tokens(options: Options) -> SpecialTokens:
     assert options.tokenizer is not None
     return SpecialTokens(options.tokenizer, options.spelled)
 
@@ -337,7 +272,7 @@ def read_piece(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows
     """The rows of a piece in batches, each with the stored bytes that it took; blank lines are skipped."""
     source, options = job.sources[piece.source], job.options
     concepts = {track: Concepts(build.options.tracks[track]) for track in options.columns.tracks}
-    chat = None if options.chat is None else ChatParser(options.chat, _special_tokens(options), options.columns)
+    chat = None if options.rules is None else ChatParser(options.rules, _special_tokens(options), options.columns)
     if source.row_groups is not None:
         parse: Callable[[Any], RowBatch] = chat.parse if chat else TableParser(options.columns, concepts).parse
         size = piece_bytes(source, piece)

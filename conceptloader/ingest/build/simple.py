@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from conceptloader.base.options import options_from
 from conceptloader.ingest.build.builder import build_dataset
 from conceptloader.ingest.build.complete import Summary
 from conceptloader.ingest.build.options import Options
@@ -39,7 +40,6 @@ def build(
         ConfigError: An option is wrong.
         InputError: A record cannot be ingested; see `conceptloader.ingest.build.builder.build_dataset`.
     """
-    given = Options.of(options)
+    given = options_from(Options, "build", options)
     sources = find_sources([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)
-    resolved = given.resolve(sources, strict=on_bad is None)
-    return build_dataset(sources, out, resolved, workers=workers, task=task, on_bad=on_bad)
+    return build_dataset(sources, out, given, workers=workers, task=task, on_bad=on_bad)

@@ -10,8 +10,9 @@ from typing import Any
 from conceptloader.format.write.build import create_writer
 from conceptloader.ingest.build.builder import format_options
 from conceptloader.ingest.build.doubled import Doubled
+from conceptloader.ingest.build.options import Options
 from conceptloader.ingest.build.plan import Piece, piece_bytes
-from conceptloader.ingest.build.shard import IngestOptions, Progress, ShardFiller, ShardJob, read_piece
+from conceptloader.ingest.build.shard import Progress, ShardFiller, ShardJob, read_piece
 from conceptloader.ingest.records.inputs import Source
 
 _TRIED = 1 << 18  # stored bytes of each
@@ -43,12 +44,13 @@ class Room:
 
 
 def estimate(
-    sources: Sequence[Source], out: str | os.PathLike[str], options: IngestOptions, skip_bad: bool
+    sources: Sequence[Source], out: str | os.PathLike[str], options: Options, skip_bad: bool
 ) -> tuple[Room, Progress]:
     """What `build_dataset` will need, by the first rows of up to three inputs, and what was found in these.
 
     `out` is not written to. Raises: ConfigError, InputError, as it does for the rows that are tried.
     """
+    options = options.resolved(sources, strict=not skip_bad)
     job, made = ShardJob(sources=sources, options=options, skip_bad=skip_bad), format_options(options)
     whole = [Piece(k, 0, len(one.row_groups or ()) or (0 if one.whole else one.size)) for k, one in enumerate(sources)]
     tried, written, doubled, last = Progress(), 0, Doubled(options.asked), len(sources) - 1

@@ -293,6 +293,14 @@ def load_tokenizer(source: str, eos: str | int | None = None, *, ends: bool = Tr
     return found
 
 
+def unnamed(vocab_size: int, eos: str | int | None) -> Tokenizer:
+    """What a manifest says of a tokenizer of a known size and eos. Raises: ConfigError for an eos that is no id."""
+    if eos is not None and not str(eos).isdecimal():
+        fix = "pass --eos ID, or --tokenizer"
+        raise ConfigError("--eos", repr(eos), "an id, since no --tokenizer is given to look it up", fix)
+    return Tokenizer(name=f"unnamed-{vocab_size}", vocab_size=vocab_size, eos_id=None if eos is None else int(eos))
+
+
 def _without_dropout(definition: bytes, path: str) -> bytes:
     """The same where nothing is left to chance: each build of a text gives the same tokens."""
     try:

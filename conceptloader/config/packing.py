@@ -1,6 +1,6 @@
 """Whole documents in every sample, without an index: which parts of documents make a pack.
 
-The specification is docs/packing-specification.md; tests/packing/plain.py says the same without kernels.
+The specification is docs/packing.md; tests/packing/plain.py says the same without kernels.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -46,9 +46,7 @@ class Entry:
     keys: frozenset[str] = frozenset()
     lacks: Mapping[str, str] = field(default_factory=dict)
     allow: str = "allow_changed={json}"
-    fix: str = (
-        f"omit it, or train with make_dataloader, which has it: {PAGES}/configuration.md#which-key-works-where"
-    )
+    fix: str = f"omit it, or train with make_dataloader, which has it: {PAGES}/configuration.md#which-key-works-where"
 
     def __post_init__(self) -> None:
         for part in sorted(self.carries - {*get_args(Part)}):

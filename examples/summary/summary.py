@@ -1,7 +1,7 @@
 """python summary.py checkpoints 0:20000 sources.jsonl > summary.md: what a model was trained on, as Markdown.
 
 The figures of the public summary of training content (Regulation (EU) 2024/1689, Article 53(1)(d), template of July
-2025), each with its query. A form with figures, no legal advice: docs/summary.md says what sources.jsonl holds.
+2025), each with its query. A form with figures, no legal advice: docs/queries.md says what sources.jsonl holds.
 """
 
 import json

@@ -13,6 +13,9 @@ FIRST, BATCH, STEPS = 12_280, 16, 24
 PAGE = ROOT / "docs/losses.md"
 SETUP, _, REST = PAGE.read_text("utf-8").partition("## Samples that no rank trained")[0].partition("torch.manual_seed")
 ASKED = REST.partition("```\n")[2]
+COMMANDS = re.sub(
+    r"^(?!\$ conceptloader).*\n|^\$ ", "", "".join(re.findall(r"```console\n(.*?)```", ASKED, re.S)), flags=re.M
+)
 
 
 def write_corpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -28,11 +31,12 @@ def write_corpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def find_documents(capsys: pytest.CaptureFixture[str]) -> None:
     """The page's commands and Python, with steps that are 12,280 lower, end with the text that the page ends with."""
     capsys.readouterr()
-    asked = re.sub(r"12_?[23]\d\d", lambda step: str(int(step[0]) - FIRST), ASKED)
+    python = ASKED[ASKED.index("```python") :]
+    asked = re.sub(r"12_?[23]\d\d", lambda step: str(int(step[0]) - FIRST), f"```bash\n{COMMANDS}```\n{python}")
     run(Part(PAGE, "", blocks(asked)))
     lines = capsys.readouterr().out.splitlines()
     means = dict(line.split() for line in lines if re.fullmatch(r" *\d+ +[\d.]+", line))
     assert max(means, key=lambda step: float(means[step])) == "20"
     found = [line.split()[0] for line in lines if line.startswith("page-")]
     assert sorted(found) == re.findall(r"--document (\S+)", ASKED)
-    assert set(ASKED.split("```text\n")[2].partition("```")[0].splitlines()) <= set(lines)
+    assert set(re.findall(r"^text\n(.*)$", ASKED, re.M)) <= set(lines)

@@ -117,7 +117,7 @@ def mask_of(batch: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _loop(make: Callable[..., Any]) -> "Driver":
-    """Over a loader of conceptloader's own, as docs/mixing.md has it."""
+    """Over a loader of conceptloader's own, as docs/mixtures.md has it."""
 
     def drive(config: Config, taken: Taken, patch: Patch) -> None:
         loader = make(config, micro_batch_size=BATCH)

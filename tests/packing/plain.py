@@ -1,4 +1,4 @@
-"""Packing without kernels: by docs/packing-specification.md, slowly."""
+"""Packing without kernels: by docs/packing.md, slowly."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

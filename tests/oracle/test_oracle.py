@@ -449,7 +449,13 @@ class Run:
         assert loaders[0].consumed_samples == self.at
         self.state = states[0]
         self.saved.append(Saved(self.state, self.at, self.oracle, copy.deepcopy(self.learned)))
-        self.saved += [Saved(loaders[-1].state_dict_at(at), at, self.oracle, None) for at in borders[-3:-1]]
+        self.saved += [
+            Saved(loaders[-1].state_dict_at(at), at, self.oracle, None) for at in borders[-3:-1] if self.reaches(at)
+        ]
+
+    def reaches(self, at: int) -> bool:
+        """Whether a state of an earlier position can be had: at most 64 changes back (docs/mixtures.md)."""
+        return sum(start >= at for start, _ in self.oracle.live) < 64
 
     def observe(self, learned: Greedy, loaders: Sequence[Any]) -> None:
         """Tell all ranks the losses of the step that ended here, if one did. learned: as they learn."""

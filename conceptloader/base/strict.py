@@ -103,6 +103,12 @@ def _converter(hint: Any) -> Converter:
         return lambda value, where: _literal(value, args, where)
     if origin is tuple:
         each, endless = [_converter(kind) for kind in args if kind is not Ellipsis], args[-1] is Ellipsis
+        if args == (int, ...):  # long ones; what is odd is found one by one
+            return lambda value, where: (
+                tuple(value)
+                if type(value) is list and {*map(type, value)} == {int}
+                else _tuple(value, hint, each, endless, where)
+            )
         return lambda value, where: _tuple(value, hint, each, endless, where)
     if origin in (dict, Mapping):
         free, convert = args[1] is Any, _converter(args[1])

@@ -24,7 +24,9 @@ from conceptloader.config.schema import Config, DatasetConfig, MegatronOrder
 from conceptloader.config.sizes import member_of
 from conceptloader.config.vocabulary import check_concepts
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.read.dataset import Dataset, open_dataset
+from conceptloader.format.read.dataset import Dataset, open_found
+from conceptloader.format.read.files import Found
+from conceptloader.format.spec.manifest import tables_of
 from conceptloader.format.spec.paths import with_default
 from conceptloader.order.mixture import Mixture
 from conceptloader.order.progress.resume import resume
@@ -39,6 +41,8 @@ MOST_UNREAD = 0.05
 
 # What may differ between ranks, besides where files lie: how they are read.
 _LOCAL = ("loader", "allowed_roots", "exclude", "continue_from")
+
+_TOGETHER = 512  # datasets whose manifests are read before they are checked
 
 MAX_WEIGHTS = 1 << 18
 """Of all phases that a replay or a ramp makes: each of them is in every state, which may have 16 MiB."""
@@ -360,14 +364,17 @@ def open_datasets(config: Config) -> dict[str, Dataset]:
     Two parts of one dataset share it, and views of one its manifest, document table and descriptors.
     """
     opened: dict[str, Dataset] = {}
-    for name, entry in config.datasets.items():
-        if entry.path in opened:
-            continue
-        roots = with_default(entry.path, config.allowed_roots)
-        try:
-            opened[entry.path] = open_dataset(entry.path, roots, config.loader.verify_files)
-        except (ConfigError, FormatError) as error:
-            raise error.within(f"datasets.{name}") from error
+    names = {entry.path: name for name, entry in reversed(config.datasets.items())}
+    paths, at = [*names][::-1], ""
+    try:
+        for some in (paths[k : k + _TOGETHER] for k in range(0, len(paths), _TOGETHER)):
+            found = []
+            for at in some:
+                found.append(Found(at, with_default(at, config.allowed_roots), config.loader.verify_files))
+            for at, one, table in zip(some, found, tables_of([one.head for one in found]), strict=True):
+                opened[at] = open_found(one, table)
+    except (ConfigError, FormatError) as error:
+        raise error.within(f"datasets.{names[at]}") from error
     same: dict[tuple[str, ...], Dataset] = {}
     for dataset in opened.values():
         dataset.share_files(same.setdefault((dataset.source, *dataset.source_fingerprints), dataset))
@@ -447,10 +454,11 @@ def _segments(config: Config, members: Mapping[str, Member]) -> tuple[Segment, .
         given = {name: _weight(config.datasets[name], member, by_size) for name, member in members.items()}
         first = {name: weight for name, weight in given.items() if weight} or dict.fromkeys(members, 1)
         phases.insert(0, Phase(at=0, weights=first))
-    phases = [dataclasses.replace(one, weights=tempered(one.weights, config.temperature)) for one in phases]
     shift = len(phases) - len(config.phases)
     for k, one in enumerate(phases):
-        exact_weights(one.weights, first_key if k == 0 else f"phases[{k - shift}].weights")
+        key = first_key if k == 0 else f"phases[{k - shift}].weights"
+        exact: Mapping[str, float] = exact_weights(tempered(one.weights, config.temperature), key)
+        phases[k] = dataclasses.replace(one, weights=dict(exact))
     replayed = replayed_segments(config)
     own_weights = any(entry.weight or entry.epochs for entry in config.datasets.values())
     if replayed and (config.weights == "by_size" or own_weights):

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from conceptloader.base.lazy import uncollected
 from conceptloader.base.strict import build
 from conceptloader.base.yamlfile import read_yaml
 from conceptloader.config.schema import Config, GivenPath
@@ -15,6 +16,7 @@ from conceptloader.errors import ConfigError
 _VARIABLE = re.compile(r"\$?\$\{(?:(\w+)\})?")
 
 
+@uncollected()
 def load_config(
     source: str | os.PathLike[str] | Mapping[str, Any],
     *,

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from conceptloader.base.checks import falls
@@ -305,8 +306,10 @@ class Config(Section):
 
         def changed(section: T, where: str, *names: str) -> T:
             given = {name: path for name in names if (path := getattr(section, name)) is not None}
-            paths: dict[str, Any] = {name: change(path, f"{where}.{name}") for name, path in given.items()}
-            return dataclasses.replace(section, **paths)
+            other = copy(section)  # what else it has is checked
+            for name, path in given.items():
+                object.__setattr__(other, name, change(path, f"{where}.{name}"))
+            return other
 
         sections: dict[str, Any] = {key: add_on(key).with_paths(it, change) for key, it in self._sections().items()}
         return dataclasses.replace(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from conceptloader.base.lazy import lazy
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.storage.handles import HANDLES, Handles, OpenTable
 from conceptloader.storage.reads import named, open_file, read_at, retrying
@@ -82,9 +83,13 @@ class LocalFiles:
     """
 
     def __init__(self, check: bool = True, handles: Handles = HANDLES) -> None:
-        self._check = check
+        self._check, self._handles = check, handles
         self._opened: dict[str, os.stat_result] = {}  # when they were first opened
-        self.table = OpenTable({}, handles)
+
+    @lazy
+    def table(self) -> OpenTable:
+        """Of what is open. Many datasets are opened of which nothing is read."""
+        return OpenTable({}, self._handles)
 
     def ranges(self, wanted: Iterable[Range]) -> Iterator[bytes]:
         """Exactly these bytes of each, in this order. Safe to use from many threads.

@@ -97,7 +97,7 @@ shards/foreign = [{"kind": "x", "mtime_ns": 1, "index": "/x", "index_checksum": 
 
 
 @pytest.mark.parametrize("fault", FAULTS.strip().splitlines())
-def test_each_fault_is_named_by_its_key(copy: Path, fault: str) -> None:
+def test_each_fault_is_named_by_its_key(original: Path, copy: Path, fault: str) -> None:
     edits, _, where = fault.rpartition(" => ")
 
     def edit(manifest: dict[str, Any]) -> None:
@@ -126,6 +126,24 @@ def test_each_fault_is_named_by_its_key(copy: Path, fault: str) -> None:
     assert caught.value.path == f"{copy / 'manifest.json'}: {where}"
     assert caught.value.found
     assert caught.value.expected
+    with pytest.raises(FormatError) as among_others:  # where manifests are checked together
+        cl.open_blend(blended(original, copy))
+    assert among_others.value.path == f"datasets.d1: {caught.value.path}"
+    assert among_others.value.args[1:] == caught.value.args[1:]
+
+
+def blended(*paths: Path) -> dict[str, Any]:
+    datasets = {f"d{k}": {"path": str(path), "weight": 1} for k, path in enumerate(paths)}
+    return {"seq_len": 2, "allow_mixed_vocabularies": True, "datasets": datasets}
+
+
+def test_manifests_that_are_checked_together_are_what_each_is_alone(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{k}" for k in range(6)]
+    for k, path in enumerate(paths):
+        documents = cl.testing.random_documents(3 + k, seed=k)
+        cl.testing.write_dataset(path, documents, shards=1 + k % 3, encoding="spans" if k % 2 else "dense")
+    for path, dataset in zip(paths, cl.open_blend(blended(*paths)).datasets.values(), strict=True):
+        assert dataset.manifest.dump() == (path / "manifest.json").read_bytes()
 
 
 def test_an_edit_that_changes_nothing_is_fine(copy: Path) -> None:

@@ -32,13 +32,14 @@ from conceptloader.format.read.bulk import (
     wider,
 )
 from conceptloader.format.read.columns import Columns
-from conceptloader.format.read.files import Files, FoundView, open_files, require_same
+from conceptloader.format.read.files import Files, Found, FoundView, require_same
 from conceptloader.format.read.ids import find_each, id_of
 from conceptloader.format.read.values import Documents, Sample, Spans
 from conceptloader.format.spec.codecs import Codec, register_lacking, registered
 from conceptloader.format.spec.columnfile import holes_kind, holes_size, items_kind, unpack_holes
 from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.layout import DENSE, OFFSET
+from conceptloader.format.spec.shardtable import ShardTable
 from conceptloader.format.spec.viewfile import Runs
 from conceptloader.format.spec.vocabulary import Concept, load_concepts, load_vocabulary
 from conceptloader.storage.source import Range
@@ -69,11 +70,16 @@ def open_dataset(
         ConfigError: For wrong arguments.
         ReadError: A file cannot be read.
     """
+    return open_found(Found(path, roots, verify_files))
+
+
+def open_found(found: Found, table: ShardTable | None = None) -> "Dataset":
+    """See open_dataset. table: of its shards, if it was checked before."""
     try:
-        return Dataset(open_files(path, roots, verify_files), verify_files=verify_files)
+        return Dataset(found.files(table), verify_files=found.check)
     except FoundView as view:
-        files = open_files(view.source, view.roots.roots, verify_files)
-        return Dataset(files, view, _runs(files, view), verify_files)
+        files = Found(view.source, view.roots.roots, found.check).files()
+        return Dataset(files, view, _runs(files, view), found.check)
 
 
 def share_of(documents: int, a: float, b: float) -> tuple[int, int]:
@@ -129,12 +135,13 @@ class Dataset(Shown):
         self.files, self.runs, self.manifest, roots = files, runs, files.manifest, files.roots
         self.path = self.source = roots.directory
         manifest, self.viewed = files.manifest, None if view is None else view.view
-        self._runs = runs or Runs.of(np.zeros(1, np.int64), np.array([manifest.num_tokens]))
-        self.num_tokens, self.num_documents = int(self._runs.first[-1]), manifest.num_documents
+        self.num_tokens = manifest.num_tokens if runs is None else int(runs.first[-1])
+        self.num_documents = manifest.num_documents
         self.mode, self.tokenizer, self.num_shards = manifest.mode, manifest.tokenizer, len(manifest.shards)
         self.field_names = list(manifest.layouts[0].extra_fields(manifest.tracks))
+        tables = manifest.shards.tracks
         self.levels = {
-            name: tuple(level for level in levels if level == name or manifest.shards.tracks[level].records.any())
+            name: (name, *(level for level in levels[1:] if tables[level].records.any()))
             for name, levels in manifest.levels.items()
         }
         self.stored_tracks = manifest.tracks
@@ -175,6 +182,10 @@ class Dataset(Shown):
         """Close this dataset's open files. It stays usable: files are opened again when needed."""
         self.files.close()
         self._known.clear()
+
+    @lazy
+    def _runs(self) -> Runs:
+        return self.runs or Runs.of(np.zeros(1, np.int64), np.array([self.num_tokens]))
 
     @lazy
     def stream_fingerprint(self) -> str:

@@ -4,8 +4,6 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
-
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.read.columns import Columns
 from conceptloader.format.spec import layout as fmt
@@ -15,6 +13,7 @@ from conceptloader.format.spec.jsonfile import JsonFile
 from conceptloader.format.spec.layout import DAMAGED, bad
 from conceptloader.format.spec.manifest import Manifest, parse_manifest
 from conceptloader.format.spec.paths import Roots, UrlRoots
+from conceptloader.format.spec.shardtable import ShardTable
 from conceptloader.format.spec.viewfile import RUN, RUNS, Runs, ViewManifest
 from conceptloader.storage.objects import Objects
 from conceptloader.storage.reads import named
@@ -196,10 +195,14 @@ class Files:
         if self.local is None:
             return
         for kind, column in list(self.kinds.items()):
-            for shard in np.flatnonzero(column.size >= 0).tolist():
+            for shard in [k for k, size in enumerate(column.size.tolist()) if size >= 0]:
                 file = self._described(kind, shard)  # not kept: it is most of what many small datasets would hold
-                with named(file.path, "looked at"):
-                    file.check(os.stat(file.path))
+                try:
+                    found = os.stat(file.path)
+                except OSError:
+                    with named(file.path, "looked at"):
+                        raise
+                file.check(found)
 
     def close(self) -> None:
         """Let go of what is open."""
@@ -231,17 +234,25 @@ class FoundView(FormatError):
         return self.view.load_runs(data, path, source_tokens)
 
 
-def open_files(path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] | None, check: bool) -> Files:
-    """The files of a dataset in a directory or at a URL, and its manifest, for reading over a long time.
+class Found:
+    """A dataset in a directory or at a URL, its manifest read, for reading over a long time.
 
     check: compare the content of files with the manifest, and the manifest with what it was.
     """
-    if isinstance(path, str) and path.startswith(("file://", "local://")):
-        raise ConfigError(path, "a URL of a local directory", "its path", f"pass {path.partition('://')[2]}")
-    allowed = UrlRoots(os.fspath(path), roots, check) if is_url(path) else Roots(os.fspath(path), roots)
-    guard = ManifestGuard(allowed) if check else None
-    source = allowed.objects if isinstance(allowed, UrlRoots) else LocalFiles(check)
-    return Files(_read_manifest(allowed), allowed, source, guard)
+
+    def __init__(
+        self, path: str | os.PathLike[str], roots: Sequence[str | os.PathLike[str]] | None, check: bool
+    ) -> None:
+        if isinstance(path, str) and path.startswith(("file://", "local://")):
+            raise ConfigError(path, "a URL of a local directory", "its path", f"pass {path.partition('://')[2]}")
+        self.roots = UrlRoots(os.fspath(path), roots, check) if is_url(path) else Roots(os.fspath(path), roots)
+        self.check, self._guard = check, ManifestGuard(self.roots) if check else None
+        self.head = _read_head(self.roots)
+
+    def files(self, table: ShardTable | None = None) -> Files:
+        """Its files. table: see parse_manifest. Raises: FoundView, FormatError, ReadError."""
+        source = self.roots.objects if isinstance(self.roots, UrlRoots) else LocalFiles(self.check)
+        return Files(_parsed(self.head, self.roots, table), self.roots, source, self._guard)
 
 
 _MAKE_ONE = (
@@ -257,22 +268,25 @@ def load_manifest(
     if "://" in os.fspath(path):
         raise ConfigError(path, "a URL", "a local directory", "copy it here, or use conceptloader.open_dataset")
     allowed = Roots(os.fspath(path), roots)
-    return _read_manifest(allowed), allowed
+    return _parsed(_read_head(allowed), allowed), allowed
 
 
-def _read_manifest(allowed: Roots) -> Manifest:
+def _read_head(allowed: Roots) -> JsonFile:
     file = allowed.resolve(fmt.MANIFEST)
     try:
-        head = allowed.load(file)
+        return allowed.load(file)
     except ReadError as error:
         again = not isinstance(allowed, UrlRoots) and _explain(allowed.directory, file, error)
         if not again:
             raise
-        return _read_manifest(allowed)
+        return _read_head(allowed)
+
+
+def _parsed(head: JsonFile, allowed: Roots, table: ShardTable | None = None) -> Manifest:
     if head.value.get("format") == viewfile.FORMAT:
         raise FoundView(head, allowed)
-    manifest = parse_manifest(head)
-    _check_paths(manifest, allowed, file)
+    manifest = parse_manifest(head, table)
+    _check_paths(manifest, allowed, head.where)
     return manifest
 
 

@@ -1,14 +1,16 @@
 """The manifest: what a dataset consists of. Parsing checks everything that can be checked without opening a shard."""
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate, chain
 from typing import Annotated, Any
 
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.lazy import lazy
-from conceptloader.base.strict import Reads, Rule, convert, within
+from conceptloader.base.strict import Reads, Rule, build, convert, within
 from conceptloader.base.version import __version__
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints, total
 from conceptloader.format.spec.jsonfile import JsonFile, describe, dump_json
@@ -113,6 +115,10 @@ def _layout(value: Any, where: str) -> StreamLayout:
     return StreamLayout(convert(value, tuple[tuple[str, str], ...], where))
 
 
+def _table(value: Any, where: str) -> ShardTable:
+    return value if isinstance(value, ShardTable) else build(ShardTable, value, where)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """manifest.json apart from the totals. `extra` is free for whoever built the dataset; readers carry it along."""
@@ -123,14 +129,14 @@ class Manifest:
     block_tokens: Annotated[int, within(1, 1 << 20)]
     layouts: tuple[Annotated[StreamLayout, Reads(_layout, "a list of [name, type] pairs")], ...]
     tracks: Mapping[str, Track]
-    shards: ShardTable
+    shards: Annotated[ShardTable, Reads(_table, "a mapping")]
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def num_shards(self) -> int:
         return len(self.shards)
 
-    @property
+    @lazy
     def num_tokens(self) -> int:
         return total(self.shards.tokens)
 
@@ -139,7 +145,7 @@ class Manifest:
         """Token ids are below this: the size of the vocabulary, or 2**32 where no tokenizer is known."""
         return self.tokenizer.vocab_size if self.tokenizer else 1 << 32
 
-    @property
+    @lazy
     def num_documents(self) -> int:
         return total(self.shards.documents)
 
@@ -184,8 +190,8 @@ class Manifest:
         return fingerprint([fmt.FORMAT, _FINGERPRINTS, self.mode == "document", streams, borders])
 
     def _tracks_fingerprint(self) -> str:
-        present = {kind: column for kind, column in self.shards.files.items() if (column.size >= 0).any()}
-        files = {kind: [column.size.tolist(), [*column.checksum]] for kind, column in present.items()}
+        files = {kind: [column.size.tolist(), [*column.checksum]] for kind, column in self.shards.files.items()}
+        files = {kind: one for kind, one in files.items() if max(one[0]) >= 0}
         tracks: dict[str, Any] = {}
         for name, track in self.tracks.items():
             entry = track.vocabulary
@@ -223,15 +229,19 @@ class Manifest:
 _TOTALS = ("num_shards", "num_tokens", "num_documents")
 
 
-def parse_manifest(head: JsonFile) -> Manifest:
+def parse_manifest(head: JsonFile, table: ShardTable | None = None) -> Manifest:
     """Check a manifest.json and turn it into a Manifest.
+
+    table: its shards, if `tables_of` has checked them.
 
     Raises: FormatError naming file and key, what was found, what was expected and what to do.
     """
     value = {key: one for key, one in head.value.items() if key not in _TOTALS}
-    manifest = replace(head, value=value).parse(Manifest, fmt.FORMAT, fmt.VERSION)
+    if table is not None:
+        value["shards"] = table
+    manifest = JsonFile(value, head.where, head.checksum).parse(Manifest, fmt.FORMAT, fmt.VERSION)
     with head.named():
-        _check(manifest)
+        _check(manifest, table is not None)
         for key in _TOTALS:
             found, total = head.value.get(key), getattr(manifest, key)
             if type(found) is not int or found != total:
@@ -240,7 +250,54 @@ def parse_manifest(head: JsonFile) -> Manifest:
     return manifest
 
 
-def _check(manifest: Manifest) -> None:
+def tables_of(heads: Sequence[JsonFile]) -> list[ShardTable | None]:
+    """The shards of manifests, of those that are right and have few: one check of many takes as long as one of one.
+
+    None for the others: they are to be checked one by one, for an error that names the file.
+    """
+    alike: dict[Any, list[int]] = {}
+    found: list[ShardTable | None] = [None] * len(heads)
+    for k, head in enumerate(heads):
+        with contextlib.suppress(TypeError, LookupError, AttributeError):
+            alike.setdefault(_form(**{key: head.value[key] for key in _FORM}), []).append(k)
+    for some in alike.values():
+        first, *others = [heads[k].value for k in some]
+        counts = [len(one["shards"]["path"]) for one in (first, *others)]
+        with contextlib.suppress(ConfigError, FormatError, LookupError, AttributeError, TypeError, ValueError):
+            manifest = parse_manifest(heads[some[0]])
+            together = _joined([first["shards"], *(one["shards"] for one in others)], counts)
+            table = build(ShardTable, together, "shards")
+            _check_table(table, manifest)
+            for k, count, stop in zip(some, counts, accumulate(counts), strict=True):
+                found[k] = table.cut(stop - count, stop)
+    return found
+
+
+_FORM = ("mode", "block_tokens", "layouts", "tracks", "shards")
+_FEW = 64  # shards, of which a check takes as long as one of a single one
+
+
+def _form(mode: str, block_tokens: int, layouts: Any, tracks: Any, shards: Any) -> Any:
+    """What the manifests that are checked together have in common. Raises: LookupError for those with many shards."""
+    if len(shards["path"]) > _FEW:
+        raise LookupError
+    files = shards["files"]
+    return mode, repr((block_tokens, layouts)), (*tracks,), (*shards,), (*files,), (*map(len, files.values()),)
+
+
+def _joined(values: list[Any], counts: list[int]) -> Any:
+    """JSON of one table of all the shards. Raises: ValueError, AttributeError if they are not of one form."""
+    if type(values[0]) is dict:
+        if any(one.keys() != values[0].keys() for one in values):
+            raise ValueError
+        return {key: _joined([one[key] for one in values], counts) for key in values[0]}
+    if [*map(len, values)] != counts or {*map(type, values)} != {list}:
+        raise ValueError
+    return [*chain.from_iterable(values)]
+
+
+def _check(manifest: Manifest, checked: bool) -> None:
+    """checked: its shards are."""
     mode, tracks = manifest.mode, manifest.tracks
     if mode not in fmt.MODES:
         raise ConfigError("mode", describe(mode), f"one of {', '.join(fmt.MODES)}")
@@ -261,8 +318,16 @@ def _check(manifest: Manifest) -> None:
     shards = manifest.shards
     if not 1 <= len(shards) <= fmt.MAX_SHARDS:
         raise ConfigError("shards.path", f"{len(shards)} shards", f"1 to {fmt.MAX_SHARDS}")
-    check_shards(shards, manifest.layouts, sorted(tracks), manifest.block_tokens)
-    if mode == "document" and (bare := shards.files["documents.bin"].size < 0).any():
+    tokens = manifest.num_tokens
+    if not 0 < tokens <= fmt.MAX_SIZE:
+        raise ConfigError("shards.tokens", f"{tokens} tokens in all", f"1 to {fmt.MAX_SIZE}")
+    if not checked:
+        _check_table(shards, manifest)
+
+
+def _check_table(shards: ShardTable, manifest: Manifest) -> None:
+    check_shards(shards, manifest.layouts, sorted(manifest.tracks), manifest.block_tokens)
+    if manifest.mode == "document" and (bare := shards.files["documents.bin"].size < 0).any():
         where = f"shards.files.documents.bin[{int(bare.argmax())}]"
         raise ConfigError(where, "no file", "documents.bin in each shard in mode document")
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
+from conceptloader.base.lazy import lazy
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.format.spec.jsonfile import LIMIT, JsonFile, load_json, load_sealed
 from conceptloader.format.spec.layout import DAMAGED, bad
@@ -27,32 +28,38 @@ class Roots:
 
     def __init__(self, directory: str, roots: Given) -> None:
         self._choose(os.path.abspath(directory), os.path.dirname, roots, os.path.abspath)
-        self._real = tuple(os.path.join(os.path.realpath(root), "") for root in (*self.roots, self.directory))
         self._met = {self.directory}  # directories that were below the roots, links followed
+
+    @lazy
+    def _real(self) -> tuple[str, ...]:
+        """The roots, links followed, once: before the first file is opened. Many a dataset is opened and not read."""
+        return tuple(os.path.join(os.path.realpath(root), "") for root in (*self.roots, self.directory))
 
     def _choose(self, directory: str, above: Callable[[str], str], roots: Given, form: Callable[[Any], str]) -> None:
         """form: of a root that is given, "" to omit it. Raises: ConfigError."""
         if isinstance(roots, (str, os.PathLike)):
             raise ConfigError("roots", f"the single path {roots!r}", "a list of them", f"pass roots=[{roots!r}]")
-        self.directory = directory
+        self.directory, self._below = directory, directory.rstrip("/") + "/"
         self.given = None if roots is None else [found for root in roots if (found := form(root))]
         self.roots = [above(directory)] if self.given is None else list(dict.fromkeys([directory, *self.given]))
 
     def resolve(self, path: str) -> str:
         """The absolute form of a path in the manifest, which is relative to the dataset's directory."""
-        return os.path.normpath(os.path.join(self.directory, path))
+        plain = "/" not in path and path not in ("", ".", "..")  # as nearly all are
+        return os.path.normpath(os.path.join(self.directory, path)) if not plain else f"{self._below}{path}"
 
     def check(self, paths: Iterable[str], where: str) -> None:
         """Refuse paths that leave the roots, before anything is opened. Looks at each directory once."""
-        seen: set[str] = set()
+        seen = {""}  # the dataset's own directory
         for path in paths:
-            directory, _, name = path.rpartition("/")
+            name = path.rpartition("/")[2]
             if not name or name in (".", "..") or not _possible(path):
                 raise bad(where, repr(path), "the path of a file", DAMAGED)
+            directory = path[: -len(name)]
             if directory in seen:
                 continue
             seen.add(directory)
-            if not self.allows(self.resolve(path[: -len(name)] or ".")):
+            if not self.allows(self.resolve(directory)):
                 raise self._outside(where, path)
 
     def allows(self, directory: str) -> bool:
@@ -82,7 +89,7 @@ class Roots:
 
         Raises: FormatError, ReadError.
         """
-        directory = os.path.dirname(path)
+        directory, real_roots = os.path.dirname(path), self._real  # what they are before a file is opened
         if directory not in self._met:
             self.check_real(directory)
             self._met.add(directory)
@@ -96,7 +103,7 @@ class Roots:
         try:
             with contextlib.suppress(OSError):  # there is no /proc
                 found = os.readlink(found)
-            if not found.startswith(self._real):
+            if not found.startswith(real_roots):
                 real = self.check_real(path)  # it may be a file system that spells names in its own way
                 with named(path, "looked at"):
                     if not os.path.samestat(os.fstat(descriptor), os.stat(real)):

@@ -23,7 +23,6 @@ from conceptloader.format.spec.columns import (
     refuse,
     require,
     text_column,
-    total,
 )
 from conceptloader.format.spec.jsonfile import Checksum
 from conceptloader.format.spec.layout import StreamLayout
@@ -163,6 +162,17 @@ class ShardTable:
         """int64 [shards + 1]: the number of the first document of each shard, and of all."""
         return offsets_of(self.documents)
 
+    def cut(self, first: int, stop: int) -> "ShardTable":
+        """The table of some of its shards."""
+        some = slice(first, stop)
+
+        def part(columns: Any) -> Any:
+            return type(columns)(*(one[some] for one in vars(columns).values()))
+
+        files, tracks = ({key: part(one) for key, one in all_of.items()} for all_of in (self.files, self.tracks))
+        others = {name: one[some] for name, one in vars(self).items() if not isinstance(one, dict)}
+        return ShardTable(files=files, tracks=tracks, **others)
+
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {
             "path": [*self.path],
@@ -195,9 +205,6 @@ def check_shards(table: ShardTable, layouts: Sequence[StreamLayout], tracks: Seq
             raise ConfigError(f"shards.{name}", f"{len(values)} elements", f"{count}, one per shard")
     require(table.layout < len(layouts), "shards.layout", table.layout, f"an index into {len(layouts)} layouts")
     table.files = {kind: table.files.get(kind) or FileColumn.absent(count) for kind in kinds}
-    tokens = total(table.tokens)
-    if not 0 < tokens <= fmt.MAX_SIZE:
-        raise ConfigError("shards.tokens", f"{tokens} tokens in all", f"1 to {fmt.MAX_SIZE}")
     _check_sizes(table, layouts, block_tokens)
 
 

@@ -1,7 +1,9 @@
 """What kernels read from: a table of open files, which a call uses without asking."""
 
 import os
+from bisect import bisect_right
 from functools import partial
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -88,5 +90,5 @@ class OpenFiles(OpenTable):
 
     def owner(self, row: int) -> tuple[Dataset, int]:
         """(dataset, shard) of a row."""
-        dataset, first = next(owner for owner in reversed(self.tables.owners) if owner[1] <= row)
+        dataset, first = self.tables.owners[bisect_right(self.tables.owners, row, key=itemgetter(1)) - 1]
         return dataset, row - first

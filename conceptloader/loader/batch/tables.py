@@ -1,6 +1,6 @@
 """What the kernels know of the datasets: the shard tables and views as records, tens of bytes a shard."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ from conceptloader.config.packing import OVERFLOWS
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columnfile import BF16, holes_kind, items_kind
+from conceptloader.format.spec.columns import Ints, offsets_of
 from conceptloader.format.spec.viewfile import Runs
 from conceptloader.kernels.records import DENSE, FIELD, LAYOUT, LEFT_OUT, MEMBER, NONE, RUN, SHARD, SPANS, TRACK
 from conceptloader.kernels.system import BRAIN, DOCUMENTS, HALF, SHORT, SINGLE, STREAM
@@ -47,51 +48,52 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
     of_columns = [
         kind(one.field) for one in layout.fields if one.shape is not None for kind in (items_kind, holes_kind)
     ]
-    owners: list[tuple[Dataset, int]] = []
-    rows: dict[tuple[int, tuple[str, ...]], int] = {}
+    first_rows: dict[tuple[int, tuple[str, ...]], int] = {}
     first_runs: dict[int, int] = {}
-    runs, num_runs = [np.zeros(0, RUN)], 0
-    shards, layouts = [np.zeros(0, SHARD)], [np.zeros(0, LAYOUT)]
-    tracks, fields = [np.zeros((0, len(names)), TRACK)], [np.zeros((0, len(layout.fields)), FIELD)]
-    members = np.zeros(len(views), MEMBER)
-    left_out, num_ranges = [np.zeros(0, LEFT_OUT)], 0
-    count = num_layouts = 0
-    for member, view in zip(members, views, strict=True):
+    owners: list[View] = []
+    runs, left_out, members = [np.zeros(0, RUN)], [np.zeros(0, LEFT_OUT)], np.zeros(len(views), MEMBER)
+    count = num_runs = num_ranges = 0
+    documents = layout.outputs.needs_documents
+    rows: list[dict[str, int]] = []
+    for view in views:
+        rows.append(member := dict.fromkeys(MEMBER.names or (), 0))
         member["first_shard"] = -1
         if view is None:
             continue
-        key = id(view.dataset.files), view.tracks  # views of one source share its files
-        member["documents"] = view.kind != "window" or layout.outputs.needs_documents
-        if key not in rows:
-            rows[key] = count
-            owners.append((view.dataset, count))
-            shards.append(_shard_rows(view.dataset, num_layouts))
-            layouts.append(_layout_rows(view.dataset))
-            num_layouts += len(layouts[-1])
-            tracks.append(_track_rows(view, layout.read_tracks))
-            fields.append(_field_rows(view, layout.fields, [*kinds, *of_columns]))
-            count += len(shards[-1])
-        tokenizer = view.dataset.tokenizer
+        dataset = view.dataset
+        key = id(dataset.files), view.tracks  # views of one source share its files
+        if key not in first_rows:
+            first_rows[key] = count
+            owners.append(view)
+            count += dataset.num_shards
+        tokenizer = dataset.tokenizer
         eos = tokenizer.eos_id if tokenizer and tokenizer.eos_id is not None else -1
-        member["first_shard"], member["shards"] = rows[key], view.dataset.num_shards
-        if view.dataset.runs is not None:
-            if id(view.dataset) not in first_runs:
-                first_runs[id(view.dataset)] = num_runs
-                runs.append(_run_rows(view.dataset.runs))
+        if dataset.runs is not None:
+            if id(dataset) not in first_runs:
+                first_runs[id(dataset)] = num_runs
+                runs.append(_run_rows(dataset.runs))
                 num_runs += len(runs[-1])
-            member["first_run"], member["runs"] = first_runs[id(view.dataset)], len(view.dataset.runs)
-        member["start"], member["count"], member["by_document"] = view.start, view.count, view.by_document
-        member["dataset_id"], member["eos"], member["pad"] = view.dataset_id, eos, max(eos, 0)
-        member["first_range"] = num_ranges
-        for end, mask in (("end_range", view.mask), ("end_own", view.own)):
-            left_out.append(np.array(list(zip(*mask, strict=True)), LEFT_OUT))
-            num_ranges += len(left_out[-1])
-            member[end] = num_ranges
+            member |= {"first_run": first_runs[id(dataset)], "runs": len(dataset.runs)}
+        first_range, ends = num_ranges, []
+        for mask in (view.mask, view.own):
+            if len(mask.at):
+                left_out.append(np.array(list(zip(*mask, strict=True)), LEFT_OUT))
+                num_ranges += len(left_out[-1])
+            ends.append(num_ranges)
         if view.packs is not None:
             packing = view.packs.packing
-            member["bins"], member["stop"] = packing.bins, view.packs.stop
-            member["overflow"] = OVERFLOWS.index(packing.overflow)
-    all_shards, all_tracks, all_fields = map(_joined, (shards, tracks, fields))
+            overflow = OVERFLOWS.index(packing.overflow)
+            member |= {"bins": packing.bins, "stop": view.packs.stop, "overflow": overflow}
+        member |= {"first_shard": first_rows[key], "shards": dataset.num_shards, "dataset_id": view.dataset_id}
+        member |= {"start": view.start, "count": view.count, "by_document": view.by_document, "eos": eos}
+        member |= {"documents": documents or view.kind != "window", "pad": max(eos, 0)}
+        member |= {"first_range": first_range, "end_range": ends[0], "end_own": ends[1]}
+    members[:] = [(*member.values(),) for member in rows]
+    counts = np.array([view.dataset.num_shards for view in owners], np.int64)
+    all_shards, all_tracks = _shard_rows(owners, counts), _track_rows(owners, counts, layout.read_tracks)
+    all_fields = np.zeros((count, len(layout.fields)), FIELD)
+    if layout.fields and owners:
+        all_fields = _joined([_field_rows(view, layout.fields, [*kinds, *of_columns]) for view in owners])
     needed = np.ones((len(all_shards), len(kinds)), np.bool_)
     needed[:, DOCUMENTS] = False
     for member in members[members["documents"] > 0]:  # any of those that share the shards
@@ -106,7 +108,7 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
     needed = np.column_stack([needed, *read])
     return Tables(
         shards=all_shards,
-        layouts=_joined(layouts),
+        layouts=_layout_rows(owners),
         tracks=all_tracks,
         fields=all_fields,
         members=members,
@@ -114,12 +116,15 @@ def make_tables(views: Sequence[View | None], layout: BatchLayout) -> Tables:
         runs=_joined(runs),
         kinds=(*kinds, *of_columns),
         needed=needed,
-        owners=tuple(owners),
+        owners=tuple(zip((view.dataset for view in owners), first_rows.values(), strict=True)),
     )
 
 
-def _joined(parts: list[Array]) -> Array:
-    return np.concatenate(parts, dtype=parts[0].dtype)  # else numpy works the common type out, for each part
+def _joined(parts: Iterable[Array]) -> Array:
+    some = list(parts)
+    if not some:
+        return np.zeros(0, np.int64)
+    return np.concatenate(some, dtype=some[0].dtype)  # else numpy works the common type out, for each part
 
 
 def _offset(layout: fmt.StreamLayout, field: str) -> int:
@@ -133,23 +138,26 @@ def _run_rows(runs: Runs) -> Array:
     return rows
 
 
-def _shard_rows(dataset: Dataset, first_layout: int) -> Array:
-    table = dataset.manifest.shards
-    rows = np.zeros(len(table), SHARD)
-    rows["base"], rows["first_document"] = table.starts[:-1], table.first_documents[:-1]
-    for name in ("tokens", "offset", "documents"):
-        rows[name] = getattr(table, name)
-    rows["layout"] = first_layout + table.layout
+def _shard_rows(owners: Sequence[View], counts: Ints) -> Array:
+    """counts: of their shards."""
+    tables = [view.dataset.manifest.shards for view in owners]
+    rows = np.zeros(int(counts.sum()), SHARD)
+    rows["base"] = _joined(table.starts[:-1] for table in tables)
+    rows["first_document"] = _joined(table.first_documents[:-1] for table in tables)
+    for name in ("tokens", "offset", "documents", "layout"):
+        rows[name] = _joined(getattr(table, name) for table in tables)
+    rows["layout"] += np.repeat(offsets_of([len(view.dataset.manifest.layouts) for view in owners])[:-1], counts)
     return rows
 
 
-def _layout_rows(dataset: Dataset) -> Array:
-    manifest = dataset.manifest
-    rows = np.zeros(len(manifest.layouts), LAYOUT)
-    rows["item"] = [layout.itemsize for layout in manifest.layouts]
-    rows["code"] = [CODES[layout.token_type] for layout in manifest.layouts]
-    rows["loss"] = [_offset(layout, LOSS_FIELD) for layout in manifest.layouts]
-    rows["block"], rows["top_id"] = manifest.block_tokens, manifest.num_ids - 1
+def _layout_rows(owners: Sequence[View]) -> Array:
+    of_all = [(layout, view.dataset.manifest) for view in owners for layout in view.dataset.manifest.layouts]
+    rows = np.zeros(len(of_all), LAYOUT)
+    rows["item"] = [layout.itemsize for layout, _ in of_all]
+    rows["code"] = [CODES[layout.token_type] for layout, _ in of_all]
+    rows["loss"] = [_offset(layout, LOSS_FIELD) for layout, _ in of_all]
+    rows["block"] = [manifest.block_tokens for _, manifest in of_all]
+    rows["top_id"] = [manifest.num_ids - 1 for _, manifest in of_all]
     return rows
 
 
@@ -179,26 +187,31 @@ def _field_rows(view: View, fields: Sequence[FieldLayout], kinds: Sequence[str])
     return rows
 
 
-def _track_rows(view: View, layouts_of: Sequence[TrackLayout]) -> Array:
-    table, layouts = view.dataset.manifest.shards, view.dataset.manifest.layouts
-    rows = np.zeros((len(table), len(layouts_of)), TRACK)
+def _track_rows(owners: Sequence[View], counts: Ints, layouts_of: Sequence[TrackLayout]) -> Array:
+    rows = np.zeros((int(counts.sum()), len(layouts_of)), TRACK)
+    codes = {None: NONE, fmt.DENSE: DENSE, fmt.SPANS: SPANS}
     for track, layout in zip(rows.T, layouts_of, strict=True):
         name = layout.track
-        if name not in view.levels:
-            continue
-        column = table.tracks[name]
-        codes = {None: NONE, fmt.DENSE: DENSE, fmt.SPANS: SPANS}
-        track["kind"] = [codes[encoding] for encoding in column.encoding]
-        track["field"] = np.array([_offset(layout, fmt.dense_field(name)) for layout in layouts])[table.layout]
-        track["entries"] = column.entries
-        track["records"] = column.records
-        track["data_size"] = table.files[f"{name}.data"].size
-        track["top_concept"] = view.dataset.stored_tracks[name].num_ids - 1
+        has = np.array([name in view.levels for view in owners], np.bool_)
+        having = [owners[k].dataset for k in np.flatnonzero(has).tolist()]
+        tables = [dataset.manifest.shards for dataset in having]
+        columns, part = [table.tracks[name] for table in tables], np.zeros(int(counts[has].sum()), TRACK)
+        part["kind"] = [codes[encoding] for column in columns for encoding in column.encoding]
+        field, each = fmt.dense_field(name), counts[has]
+        fields = [np.array([_offset(one, field) for one in dataset.manifest.layouts]) for dataset in having]
+        part["field"] = _joined(at[table.layout] for at, table in zip(fields, tables, strict=True))
+        part["entries"] = _joined(column.entries for column in columns)
+        part["records"] = _joined(column.records for column in columns)
+        part["data_size"] = _joined(table.files[f"{name}.data"].size for table in tables)
+        part["top_concept"] = np.repeat([dataset.stored_tracks[name].num_ids - 1 for dataset in having], each)
         if layout.holds_concepts:
-            codec = view.dataset.files.concepts(name)
-            track["id_bytes"], track["score_bytes"] = codec.ids.itemsize, codec.item - codec.ids.itemsize
-            track["id_code"] = CODES[codec.ids.str[1:]]
-            track["score_code"] = CODES[codec.scores.str[1:]] if codec.scores is not None else 0
+            codecs = [dataset.files.concepts(name) for dataset in having]
+            part["id_bytes"] = np.repeat([codec.ids.itemsize for codec in codecs], each)
+            part["score_bytes"] = np.repeat([codec.item - codec.ids.itemsize for codec in codecs], each)
+            part["id_code"] = np.repeat([CODES[codec.ids.str[1:]] for codec in codecs], each)
+            scores = [codec.scores for codec in codecs]
+            part["score_code"] = np.repeat([0 if one is None else CODES[one.str[1:]] for one in scores], each)
         else:
-            track["id_bytes"], track["id_code"] = layout.item.itemsize, -layout.item.itemsize
+            part["id_bytes"], part["id_code"] = layout.item.itemsize, -layout.item.itemsize
+        track[np.repeat(has, counts)] = part
     return rows

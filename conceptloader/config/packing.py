@@ -1,19 +1,17 @@
-"""Whole documents in every sample, without an index: which parts of documents make a pack.
+"""Whole documents in every sample, without an index: how many packs there are.
 
-The specification is docs/packing.md; tests/packing/plain.py says the same without kernels.
+Which parts of documents a pack holds is for kernels to say. The specification is docs/packing.md;
+tests/packing/plain.py says the same without kernels.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, get_args
+from typing import get_args
 
 import numpy as np
 
 from conceptloader.config.mask import NOTHING, Mask
-from conceptloader.errors import ConfigError, FormatError
+from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.kernels.kernel import Array
-from conceptloader.kernels.packing import make_room, pack_pieces
 from conceptloader.order.progress.spec import Overflow
 
 MAX_BLOCK_TOKENS = 1 << 27
@@ -63,55 +61,8 @@ class Packing:
         return blocks * self.bins + (-(-rest // self.seq_len) + 1 if rest else 0)
 
 
-class Piece(NamedTuple):
-    """Tokens [start, start + tokens) of a document that ends at token `end`."""
-
-    start: int
-    tokens: int
-    end: int
-    document: int
-
-
-def pieces_of(documents: Iterable[tuple[int, int, int]], first: int, last: int, packing: Packing) -> Iterator[Piece]:
-    """What begins in tokens [first, last), of documents (number, start, end): pieces of seq_len tokens, and rests."""
-    size, split = packing.seq_len, packing.overflow == "split"
-    for number, start, end in documents:
-        if packing.overflow == "refuse" and end - start > size:
-            raise _refused(number, end - start, f"at most {size}, the seq_len", FIT)
-        before = max(0, -(-(first - start) // size))  # pieces of the blocks before
-        for at in range(start + before * size, min(end, last), size):
-            if at == start or split:
-                yield Piece(at, min(size, end - at), end, number)
-
-
-def pack(pieces: Sequence[Piece], bins: int, packing: Packing) -> Array:
-    """Best fit, the longest piece first; what fits nowhere whole comes last, into any room that is left.
-
-    Returns: PIECE [n]. The parts of a pack follow each other.
-    """
-    room = make_room(len(pieces), packing.seq_len, packing.bins)
-    for k, piece in enumerate(pieces):
-        room.pieces[k] = (-1, -1, *piece)
-    parts = pack_pieces(room, len(pieces), bins, OVERFLOWS.index(packing.overflow))
-    if parts < 0 and packing.overflow == "refuse":
-        refused = pieces[-1 - parts]
-        raise _refused(refused.document, refused.tokens, "room for it in a pack of its block", FIT_BLOCK)
-    if parts < 0:
-        raise FormatError(
-            "",
-            "more tokens in the document table than when it was opened",
-            "the same",
-            "run `conceptloader verify DATASET --full`, and restore the files it names",
-        )
-    return room.packed[:parts]
-
-
-def _refused(document: int, tokens: int, expected: str, fix: str) -> ConfigError:
-    return ConfigError("packing", f"document {document} of {tokens} tokens while overflow is error", expected, fix)
-
-
 class Packs:
-    """Which parts of documents a pack holds, of those in a token range, which begins and ends between documents.
+    """The packs of the documents in a token range, which begins and ends between documents.
 
     mask: a block that touches a shard which is never read has empty packs.
 
@@ -157,15 +108,3 @@ class Packs:
                 counted = -(-(min(stop, self.stop) - self.start) // size)
                 total += min(counted * bins, len(self)) - min(block * bins, len(self))
         return total
-
-    def block(self, number: int) -> tuple[int, list[Piece]]:
-        """(packs, pieces) of a block."""
-        first = self.start + number * self.packing.block_tokens
-        last = min(first + self.packing.block_tokens, self.stop)
-        bins = min(self.packing.bins, len(self) - number * self.packing.bins)
-        if any(a < last and first < b for a, b in self._closed):
-            return bins, []
-        holding = self.dataset.documents_in(first, last)
-        numbers, starts = holding.ids.tolist(), holding.first.tolist()
-        ends = [*starts[1:], self.dataset.document_range(numbers[-1])[1]]
-        return bins, list(pieces_of(zip(numbers, starts, ends, strict=True), first, last, self.packing))

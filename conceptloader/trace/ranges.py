@@ -2,20 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.config import View
 from conceptloader.config.mask import ALWAYS, NEVER
-from conceptloader.config.packing import Packs, pack
-from conceptloader.errors import ConfigError, FormatError
+from conceptloader.errors import FormatError
 from conceptloader.format.read.bulk import equal_pairs, gather, ragged
 from conceptloader.format.read.concepts import Coverage
 from conceptloader.format.read.dataset import Cut, Dataset
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.spec.columns import Ints
+from conceptloader.loader.batch.reader import BatchReader, boundaries
 
 Bools = NDArray[np.bool_]
 Interval = tuple[int, int]
@@ -60,6 +61,12 @@ class Member:
     @property
     def dataset(self) -> Dataset:
         return self.view.dataset
+
+    @cached_property
+    def reader(self) -> BatchReader:
+        """Of this member alone, for its packs."""
+        order: Any = None  # windows are given
+        return BatchReader(order, [self.view], boundaries(self.seq_len))
 
     @property
     def kind(self) -> str:
@@ -128,7 +135,7 @@ def ranges_of(member: Member, samples: Ints) -> Ranges:
     view, size = member.view, member.seq_len
     row, place = np.arange(len(samples)), np.zeros(len(samples), np.int64)
     if view.packs is not None:
-        row, start, stop, inputs, place = _parts_of_packs(view.packs, samples)
+        row, start, stop, inputs, place = _parts_of_packs(member, samples)
     elif member.by_document:
         start, stop = document_ranges(member.dataset, view.start + samples)
         stop = np.minimum(stop, start + size + 1)
@@ -149,16 +156,12 @@ def ranges_of(member: Member, samples: Ints) -> Ranges:
     return Ranges(row, first, end, inputs, place + shift, np.minimum(since, at), (shift > 0).astype(np.int64))
 
 
-def _parts_of_packs(packs: Packs, samples: Ints) -> NDArray[np.int64]:
+def _parts_of_packs(member: Member, samples: Ints) -> NDArray[np.int64]:
     """(row, start, stop, inputs, place) of the parts of packs."""
-    blocks, bins = np.divmod(samples, packs.packing.bins)
+    blocks, bins = np.divmod(samples, _widths(member)[2])
     found = [np.zeros((5, 0), np.int64)]
     for block, some in by_value(blocks):
-        try:
-            count, pieces = packs.block(block)
-            parts = pack(pieces, count, packs.packing)
-        except (ConfigError, FormatError) as error:
-            raise error.within(packs.dataset.path) from error
+        parts = member.reader.packs(0, block)
         parts = parts[np.argsort(parts["bin"], kind="stable")]
         row, place = equal_pairs(bins[some], parts["bin"])
         mine = parts[place]

@@ -1,9 +1,18 @@
 """Packing without kernels: by docs/packing.md, slowly."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from conceptloader.config.packing import Packing, Packs, Piece
+from conceptloader.config.packing import Packing, Packs
+
+
+class Piece(NamedTuple):
+    """Tokens [start, start + tokens) of a document that ends at token `end`."""
+
+    start: int
+    tokens: int
+    end: int
+    document: int
 
 
 class Part(NamedTuple):
@@ -15,6 +24,16 @@ class Part(NamedTuple):
     tokens: int
     end: int
     document: int
+
+
+def pieces_of(documents: Iterable[tuple[int, int, int]], first: int, last: int, packing: Packing) -> Iterator[Piece]:
+    """What begins in tokens [first, last), of documents (number, start, end): pieces of seq_len tokens, and rests."""
+    size = packing.seq_len
+    for number, start, end in documents:
+        before = max(0, -(-(first - start) // size))  # pieces of the blocks before
+        for at in range(start + before * size, min(end, last), size):
+            if at == start or packing.overflow == "split":
+                yield Piece(at, min(size, end - at), end, number)
 
 
 def pack(pieces: Iterable[Piece], bins: int, packing: Packing) -> list[Part] | None:
@@ -49,7 +68,11 @@ def pack(pieces: Iterable[Piece], bins: int, packing: Packing) -> list[Part] | N
 
 
 def parts_of(packs: Packs, number: int) -> list[Part]:
-    """What a pack of a dataset holds, in order."""
-    block, b = divmod(number, packs.packing.bins)
-    count, pieces = packs.block(block)
-    return [part for part in pack(pieces, count, packs.packing) or () if part.bin == b]
+    """What a pack of a dataset holds, in order; of one without shards that are never read."""
+    packing, (block, b) = packs.packing, divmod(number, packs.packing.bins)
+    first = packs.start + block * packing.block_tokens
+    last = min(first + packing.block_tokens, packs.stop)
+    holding = packs.dataset.documents_in(first, last)
+    ranges = [(n, *packs.dataset.document_range(n)) for n in holding.ids.tolist()]
+    count = min(packing.bins, len(packs) - block * packing.bins)
+    return [part for part in pack(pieces_of(ranges, first, last, packing), count, packing) or () if part.bin == b]

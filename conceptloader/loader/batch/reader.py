@@ -16,7 +16,7 @@ from conceptloader.config import View, present
 from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.kernels import system
 from conceptloader.kernels.fill import fill_samples
-from conceptloader.kernels.kernel import I64Array, U64Array
+from conceptloader.kernels.kernel import Array, I64Array, U64Array
 from conceptloader.kernels.order import NO_TABLES
 from conceptloader.loader.batch.after import WithoutLoss, steps_after
 from conceptloader.loader.batch.layout import LOSS_FIELD, Allocate, Batch, BatchLayout, Boundaries
@@ -105,8 +105,17 @@ class BatchReader:
         are read. What is returned raises as `read`.
         """
         size = self.layout.seq_len
-        layout = BatchLayout(seq_len=size, outputs=Boundaries(cu_seqlens=True, loss_mask=False))
-        return partial(_costs, BatchReader(order, self.views, layout, self.dp_rank), size)
+        return partial(_costs, BatchReader(order, self.views, boundaries(size), self.dp_rank), size)
+
+    def packs(self, member: int, block: int) -> Array:
+        """What kernels put into the packs of a block of a member, PIECE [n]. For one thread. Raises: as `read`."""
+        packing = present(self.views, member).member.packing
+        assert packing is not None
+        first = np.array([block * packing.bins], np.uint64)
+        self.read(np.zeros(1, np.uint64), picked=(np.array([member]), first))
+        work = self._idle[-1]
+        found: Array = work.call.room.packed[: work.state["packed"]].copy()
+        return found
 
     def on(self, order: Order) -> "BatchReader":
         """A reader of the same members in another order, in place of this one."""
@@ -302,9 +311,14 @@ class BatchReader:
         return f"{what}, {self._who(work, sample)}"
 
 
-def _costs(boundaries: BatchReader, size: int, samples: U64Array) -> I64Array:
+def boundaries(seq_len: int) -> BatchLayout:
+    """Of batches that have the boundaries of documents alone, for which the tables of documents are read."""
+    return BatchLayout(seq_len=seq_len, outputs=Boundaries(cu_seqlens=True, loss_mask=False))
+
+
+def _costs(reader: BatchReader, size: int, samples: U64Array) -> I64Array:
     """See BatchReader.costs. size: inputs of a sample."""
-    ends = boundaries.read(samples)["cu_seqlens"].astype(np.int64)
+    ends = reader.read(samples)["cu_seqlens"].astype(np.int64)
     costs = np.zeros(len(samples), np.int64)
     np.add.at(costs, ends[:-1] // size, np.diff(ends) ** 2)
     return costs

@@ -40,6 +40,34 @@ class Corpus:
         (self.root / name).write_text(text)
         return self.path(name)
 
+    def state(self, samples: str, seq_len: str = "") -> str:
+        """A file that holds the state of a run after so many samples."""
+        config = {**self.config, **({"seq_len": int(seq_len)} if seq_len else {})}
+        state = cl.batches(config, micro_batch_size=4).state_dict_at(int(samples))
+        return self.file(f"state-{samples}-{seq_len}.json", json.dumps(state))
+
+    def learned(self) -> str:
+        """The folder of a run with learned weights, of steps of 6 samples."""
+        folder = self.root / "learned"
+        if not folder.exists():
+            folder.mkdir()
+            loader = cl.batches({**self.config, "mixing": {"odm": {}}}, micro_batch_size=6)
+            loader.log_start(folder, 0)
+            for step, _ in zip(range(5), loader, strict=False):
+                loader.observe({"a": 1.0 + step, "b": 5.0 - step})
+        return str(folder)
+
+    def made(self, given: Any) -> Any:
+        """A part of rows.yaml, in which `$file NAME TEXT` is what `file` gives, and so on."""
+        if isinstance(given, dict):
+            return {key: self.made(value) for key, value in given.items()}
+        if isinstance(given, list):
+            return [*map(self.made, given)]
+        if not isinstance(given, str) or not given.startswith("$"):
+            return given
+        how, *words = given[1:].split(" ", 2)
+        return getattr(self, how)(*words)
+
 
 def write(root: Path) -> Corpus:
     """Datasets a and b, and others, each for a key."""
@@ -112,22 +140,3 @@ def _dataset(
     if weighted:
         add_column(path, "teacher", random_items(rng, writer.tokens, "u4", (3,)))
         add_column(path, "halves", random_items(rng, writer.tokens, "bf16", (2,)), "bf16")
-
-
-def learned(corpus: Corpus, batch: int) -> str:
-    """The folder of a run with learned weights, of steps of `batch` samples."""
-    folder = corpus.root / "learned"
-    if folder.exists():
-        return str(folder)
-    folder.mkdir()
-    loader = cl.batches({**corpus.config, "mixing": {"odm": {}}}, micro_batch_size=batch)
-    loader.log_start(folder, 0)
-    for step, _ in zip(range(5), loader, strict=False):
-        loader.observe({"a": 1.0 + step, "b": 5.0 - step})
-    return str(folder)
-
-
-def state_at(corpus: Corpus, samples: int, **config: Any) -> str:
-    """A file that holds the state of a run after so many samples."""
-    state = cl.batches({**corpus.config, **config}, micro_batch_size=4).state_dict_at(samples)
-    return corpus.file(f"state-{samples}-{len(config)}.json", json.dumps(state))

@@ -1,4 +1,4 @@
-"""A row for each key: what it changes in the base configuration, and how its effect is seen.
+"""A row for each key, of rows.yaml: what it changes in the base configuration, and how its effect is seen.
 
 Data are compared with those of the reader alone, which tests/oracle shows, under the same configuration, and have
 to differ from those without the key. Keys about running have another effect, which is seen in other ways.
@@ -10,12 +10,14 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, ConfigError, ResumeError
@@ -29,13 +31,12 @@ from conceptloader.run.mixing import learning
 from conceptloader.run.mixing.controller import shares
 from conceptloader.run.training import TrainingRun
 from conceptloader.trace import open_run, query
-from tests.entries.corpus import Corpus, learned, state_at
-from tests.entries.drivers import BATCH, Entry, Taken, added, mean_losses
+from tests.entries.corpus import Corpus
+from tests.entries.drivers import BATCH, ENTRIES, OWN_NAMES, Entry, Taken, added, mean_losses
 
 EFFECT, REFUSED, SAYS, SILENT = "effect", "raises", "warns", "no effect"
 ORDERED = ("input_ids", "targets", "sample_index", "dataset_id")
 Change = Mapping[str, Any]
-Made = Change | Callable[[Corpus], Change]
 
 
 @dataclass(frozen=True)
@@ -61,22 +62,17 @@ class Row:
         seen: Names of a batch by which its effect is seen.
         steps: Of the training.
         named: Words one of which an error or a warning has to hold; by default the last name in `key`.
-        judge: What became of it.
+        judge: The method of Cell that says what became of it.
     """
 
     key: str
-    change: Made
+    change: Change = field(default_factory=dict)
     leaves: tuple[str, ...] = ()
-    base: Made = field(default_factory=dict)
+    base: Change = field(default_factory=dict)
     seen: tuple[str, ...] = ORDERED
     steps: int = 4
     named: tuple[str, ...] = ()
-    judge: Callable[["Row", Entry, Corpus, Callable[..., Run]], str]
-
-    def configs(self, corpus: Corpus) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Without the key, and with it."""
-        base = merged(corpus.config, _made(self.base, corpus))
-        return base, merged(base, _made(self.change, corpus))
+    judge: str = "data"
 
     def names(self, text: str) -> bool:
         return any(name in text for name in self.named or (self.key.split(" ")[0].rpartition(".")[2],))
@@ -89,10 +85,6 @@ class Row:
         if not isinstance(run.error, ConfigError | ResumeError) or not self.names(said):
             return f"fails: {said:.300}"
         return f"raises after {len(run.taken.batches)} batches: {said:.300}" if run.taken.batches else REFUSED
-
-
-def _made(given: Made, corpus: Corpus) -> Change:
-    return given(corpus) if callable(given) else given
 
 
 def merged(config: Change, change: Change) -> dict[str, Any]:
@@ -186,173 +178,164 @@ def _same(one: Any, other: Any) -> bool:
 # What is seen.
 
 
-def unseen(row: Row, base: Run, found: Run) -> str:
-    """Of a key without an effect."""
-    return SAYS if any(row.names(text) for text in found.warned - base.warned) else SILENT
+@dataclass(frozen=True)
+class Cell:
+    """A key in an entry, and what is seen of it.
 
+    run: trains a configuration. Every judge says EFFECT, REFUSED, SAYS or SILENT, or what is wrong.
+    """
 
-def data(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
-    """Batches are those of the reader alone, and others than without the key."""
-    before, after = row.configs(corpus)
-    base, found = run(before), run(after)
-    if problem := row.refused(found) or row.refused(base):
-        return problem
-    expected, plain = reference(row, entry, corpus, after), reference(row, entry, corpus, before)
-    assert differs(expected, plain, row.seen), "this change changes nothing"
-    if wrong := differs(base.taken.batches, plain, ORDERED):
-        return f"wrong without the key: {wrong}"
-    wrong = differs(found.taken.batches, expected, row.seen)
-    if not wrong and differs(found.taken.batches, base.taken.batches, row.seen):
-        return EFFECT
-    if not differs(found.taken.batches, base.taken.batches, (*row.seen, *ORDERED)):
-        return unseen(row, base, found)
-    return f"wrong: {wrong}"
+    row: Row
+    entry: Entry
+    corpus: Corpus
+    run: Callable[..., Run]
 
+    @cached_property
+    def configs(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Without the key, and with it."""
+        base = merged(self.corpus.config, self.corpus.made(self.row.base))
+        return base, merged(base, self.corpus.made(self.row.change))
 
-def balanced(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
-    """Samples are taken as a step is dealt: here, on one rank and in one micro batch, backwards."""
-    before, after = row.configs(corpus)
-    base = run(before)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(balance, "deal", lambda costs, micro, ranks: [[[*range(len(costs))][::-1]]])
-        found = run(after)
-    if problem := row.refused(found) or row.refused(base):
-        return problem
-    backwards = [
-        {name: value[::-1] for name, value in batch.items() if name in ORDERED} for batch in base.taken.batches
-    ]
-    if not differs(found.taken.batches, base.taken.batches, ORDERED):
-        return unseen(row, base, found)
-    return differs(found.taken.batches, backwards, ORDERED) or EFFECT
+    @cached_property
+    def base(self) -> Run:
+        return self.run(self.configs[0])
 
+    @cached_property
+    def found(self) -> Run:
+        with pytest.MonkeyPatch.context() as patch:
+            if self.row.judge == "balanced":
+                patch.setattr(balance, "deal", lambda costs, micro, ranks: [[[*range(len(costs))][::-1]]])
+            return self.run(self.configs[1])
 
-def gate(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
-    """An error without the key, and the batches of the reader alone with it."""
-    before, after = row.configs(corpus)
-    base, found = run(before), run(after)
-    if problem := row.refused(found):
-        return problem
-    if not isinstance(base.error, ConceptloaderError):
-        return f"accepted without the key: {base.error!r:.200}"
-    wrong = differs(found.taken.batches, reference(row, entry, corpus, after), row.seen)
-    return f"wrong: {wrong}" if wrong else EFFECT
+    def outcome(self) -> str:
+        judge, _, option = self.row.judge.partition(" ")
+        if judge in ("gate", "ended", "own_names", "absent"):
+            return getattr(self, judge)()
+        problem = self.row.refused(self.found) or (judge != "pinned" and self.row.refused(self.base))
+        return problem or getattr(self, judge)(*[option] * bool(option))
 
+    def wanted(self, config: dict[str, Any]) -> list[dict[str, Any]]:
+        """The batches of the reader alone."""
+        return reference(self.row, self.entry, self.corpus, config)
 
-def absent(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
-    """An array is not in the batch, or not there to be asked for; the rest is as it was."""
-    (name,) = row.seen
-    before, after = row.configs(corpus)
-    base, found = run(before), run(after, asked=(*ORDERED, name))
-    if isinstance(found.error, ConfigError) and f"unknown key of a batch {name!r}" in found.error.found:
-        asked, found = True, run(after, asked=tuple(one for one in ORDERED if one != name))
-    else:
-        asked = False
-    if problem := row.refused(found):
-        return problem
-    if wrong := differs(found.taken.batches, base.taken.batches, tuple(one for one in ORDERED if one != name)):
-        return f"wrong: {wrong}"
-    if asked or (name in base.taken.batches[0] and not any(name in batch for batch in found.taken.batches)):
-        return EFFECT
-    return unseen(row, base, found)
+    def unseen(self) -> str:
+        """Of a key without an effect."""
+        return SAYS if any(map(self.row.names, self.found.warned - self.base.warned)) else SILENT
 
+    def data(self) -> str:
+        """Batches are those of the reader alone, and others than without the key."""
+        base, found, seen = self.base.taken.batches, self.found.taken.batches, self.row.seen
+        plain, expected = map(self.wanted, self.configs)
+        assert differs(expected, plain, seen), "this change changes nothing"
+        if wrong := differs(base, plain, ORDERED):
+            return f"wrong without the key: {wrong}"
+        wrong = differs(found, expected, seen)
+        if not wrong and differs(found, base, seen):
+            return EFFECT
+        return f"wrong: {wrong}" if differs(found, base, (*seen, *ORDERED)) else self.unseen()
 
-def measured(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
-    """Metrics of each step reach the trainer's logger, or the log where there is none."""
-    before, after = row.configs(corpus)
-    base, found = run(before), run(after)
-    if problem := row.refused(found):
-        return problem
-    assert not base.taken.metrics
-    assert not base.logged
-    steps = [line.get("data/consumed_samples", line.get("consumed_samples")) for line in found.taken.metrics]
-    if found.logged or steps[: row.steps] == list(range(BATCH, BATCH * row.steps + 1, BATCH)):  # some read ahead
-        return EFFECT
-    if steps:
-        return f"wrong: {steps}"
-    return unseen(row, base, found)
+    def balanced(self) -> str:
+        """Samples are taken as a step is dealt: here, on one rank and in one micro batch, backwards."""
+        base, found = self.base.taken.batches, self.found.taken.batches
+        if not differs(found, base, ORDERED):
+            return self.unseen()
+        backwards = [{name: value[::-1] for name, value in batch.items() if name in ORDERED} for batch in base]
+        return differs(found, backwards, ORDERED) or EFFECT
 
-
-def recorded(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
-    """Losses of samples are next to the run log: those of the batches that were taken."""
-    before, after = row.configs(corpus)
-    base, found = run(before), run(after)
-    if problem := row.refused(found):
-        return problem
-    assert not (base.taken.folder / FOLDER).exists()
-    if not (found.taken.folder / FOLDER).exists():
-        return unseen(row, base, found)
-    asked = query(open_run(log=found.taken.folder), "from losses order by sample", steps=(0, row.steps)).to_pylist()
-    written = [[line[name] for name in ("step", "sample", "loss", "tokens")] for line in asked]
-    expected = []
-    for step, batch in enumerate(found.taken.batches[: row.steps]):
-        losses, given = added(batch)
-        sums = zip(batch["sample_index"].tolist(), losses.sum(1).tolist(), given["loss_mask"].sum(1), strict=True)
-        expected += [[step, sample, loss, float(tokens)] for sample, loss, tokens in sums]
-    same = np.shape(written) == np.shape(expected) and np.allclose(written, sorted(expected), rtol=1e-5)
-    return EFFECT if same else f"wrong: {written} instead of {expected}"
-
-
-def reading(option: str) -> Callable[[Row, Entry, Corpus, Callable[..., Run]], str]:
-    """An option of the threads that read ahead is another one."""
-
-    def judge(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
-        before, after = row.configs(corpus)
-        base, found = run(before), run(after)
-        if problem := row.refused(found):
+    def gate(self) -> str:
+        """An error without the key, and the batches of the reader alone with it."""
+        if problem := self.row.refused(self.found):
             return problem
-        if found.reading:
-            return EFFECT if found.reading[option] != base.reading[option] else SILENT
-        return unseen(row, base, found)
+        if not isinstance(self.base.error, ConceptloaderError):
+            return f"accepted without the key: {self.base.error!r:.200}"
+        wrong = differs(self.found.taken.batches, self.wanted(self.configs[1]), self.row.seen)
+        return f"wrong: {wrong}" if wrong else EFFECT
 
-    return judge
+    def absent(self) -> str:
+        """An array is not in the batch, or not there to be asked for; the rest is as it was."""
+        (name,) = self.row.seen
+        rest = tuple(one for one in ORDERED if one != name)
+        found = self.run(self.configs[1], asked=(*ORDERED, name))
+        asked = isinstance(found.error, ConfigError) and f"unknown key of a batch {name!r}" in found.error.found
+        if asked:
+            found = self.run(self.configs[1], asked=rest)
+        if problem := self.row.refused(found):
+            return problem
+        if wrong := differs(found.taken.batches, self.base.taken.batches, rest):
+            return f"wrong: {wrong}"
+        if asked or (name in self.base.taken.batches[0] and not any(name in batch for batch in found.taken.batches)):
+            return EFFECT
+        return self.unseen()
 
+    def measured(self) -> str:
+        """Metrics of each step reach the trainer's logger, or the log where there is none."""
+        assert not self.base.taken.metrics
+        assert not self.base.logged
+        found = self.found.taken.metrics
+        steps = [line.get("data/consumed_samples", line.get("consumed_samples")) for line in found]
+        wanted = [*range(BATCH, BATCH * self.row.steps + 1, BATCH)]
+        if self.found.logged or steps[: self.row.steps] == wanted:  # some read ahead
+            return EFFECT
+        return f"wrong: {steps}" if steps else self.unseen()
 
-def ended(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
-    """An error at the first sample too many, or, where the end of the run is known, at launch."""
-    before, after = row.configs(corpus)
-    found = run(after)
-    order = cl.open_blend(before).order
-    most = after["datasets"]["a"]["max_epochs"] * order.sizes[0]
-    limit = next(n for n in range(row.steps * BATCH) if order.counts(n + 1)[0] > most)
-    assert limit >= BATCH
-    if found.error is None:
-        return unseen(row, run(row.configs(corpus)[0]), found)
-    if not isinstance(found.error, ConfigError) or not row.names(str(found.error)):
-        return f"fails: {found.error!r:.300}"
-    batches = len(found.taken.batches)
-    allowed = limit // entry.micro - (0 if entry.end_known else entry.lag)  # the last one is read ahead, not trained
-    right = batches == 0 or (not entry.end_known and batches == allowed)
-    return EFFECT if right else f"raises after {batches} batches, not {allowed}"
+    def recorded(self) -> str:
+        """Losses of samples are next to the run log: those of the batches that were taken."""
+        taken, steps = self.found.taken, self.row.steps
+        assert not (self.base.taken.folder / FOLDER).exists()
+        if not (taken.folder / FOLDER).exists():
+            return self.unseen()
+        asked = query(open_run(log=taken.folder), "from losses order by sample", steps=(0, steps)).to_pylist()
+        written = [[line[name] for name in ("step", "sample", "loss", "tokens")] for line in asked]
+        expected = []
+        for step, batch in enumerate(taken.batches[:steps]):
+            losses, given = added(batch)
+            sums = zip(batch["sample_index"].tolist(), losses.sum(1).tolist(), given["loss_mask"].sum(1), strict=True)
+            expected += [[step, sample, loss, float(tokens)] for sample, loss, tokens in sums]
+        same = np.shape(written) == np.shape(expected) and np.allclose(written, sorted(expected), rtol=1e-5)
+        return EFFECT if same else f"wrong: {written} instead of {expected}"
 
+    def reading(self, option: str) -> str:
+        """An option of the threads that read ahead is another one."""
+        if self.found.reading:
+            return EFFECT if self.found.reading[option] != self.base.reading[option] else SILENT
+        return self.unseen()
 
-def invalid(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
-    return row.refused(run(row.configs(corpus)[1])) or SILENT
+    def ended(self) -> str:
+        """An error at the first sample too many, or, where the end of the run is known, at launch."""
+        order, error = cl.open_blend(self.configs[0]).order, self.found.error
+        most = self.configs[1]["datasets"]["a"]["max_epochs"] * order.sizes[0]
+        limit = next(n for n in range(self.row.steps * BATCH) if order.counts(n + 1)[0] > most)
+        assert limit >= BATCH
+        if error is None:
+            return self.unseen()
+        if not isinstance(error, ConfigError) or not self.row.names(str(error)):
+            return f"fails: {error!r:.300}"
+        known, batches = self.entry.end_known, len(self.found.taken.batches)
+        allowed = limit // self.entry.micro - (not known) * self.entry.lag  # the last one is read ahead, not trained
+        right = batches == 0 or (not known and batches == allowed)
+        return EFFECT if right else f"raises after {batches} batches, not {allowed}"
 
+    def invalid(self) -> str:
+        return SILENT
 
-def pinned(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
-    """Without an accelerator there is nothing to pin for."""
-    if torch.cuda.is_available():
-        pytest.skip("an accelerator is there, and memory is pinned")
-    found = run(row.configs(corpus)[1])
-    if problem := row.refused(found):
-        return problem
-    return unseen(row, run(row.configs(corpus)[0]), found)
+    def pinned(self) -> str:
+        """Without an accelerator there is nothing to pin for."""
+        if torch.cuda.is_available():
+            pytest.skip("an accelerator is there, and memory is pinned")
+        return self.unseen()
 
-
-def own_names(row: Row, entry: Entry, corpus: Corpus, run: Callable[..., Run]) -> str:
-    """A field, or a column, of a name that the entry gives itself."""
-    outcomes, kind = set(), row.leaves[0].rpartition(".")[2]
-    for name in entry.own:
-        only = replace(row, named=(name,))
-        config = merged(row.configs(corpus)[0], {"outputs": {kind: {name: "inputs"}}})
-        found = run(config, asked=(*ORDERED, name))
-        outcome = only.refused(found)
-        if not outcome:
-            expected = reference(row, entry, corpus, config)
-            lacking = differs(found.taken.batches, expected, (name,))
-            outcome = f"{SILENT} ({name}: {lacking})" if lacking else EFFECT
-        outcomes.add(outcome)
-    return " / ".join(sorted(outcomes)) or EFFECT
+    def own_names(self) -> str:
+        """A field, or a column, of a name that the entry gives itself."""
+        outcomes, kind = set(), self.row.leaves[0].rpartition(".")[2]
+        for name in self.entry.own:
+            config = merged(self.configs[0], {"outputs": {kind: {name: "inputs"}}})
+            found = self.run(config, asked=(*ORDERED, name))
+            outcome = replace(self.row, named=(name,)).refused(found)
+            if not outcome:
+                lacking = differs(found.taken.batches, self.wanted(config), (name,))
+                outcome = f"{SILENT} ({name}: {lacking})" if lacking else EFFECT
+            outcomes.add(outcome)
+        return " / ".join(sorted(outcomes)) or EFFECT
 
 
 @contextmanager
@@ -398,211 +381,27 @@ def drive(entry: Entry, config: dict[str, Any], taken: Taken) -> Run:
 # The rows.
 
 
-def _of(dataset: str, **keys: Any) -> Change:
-    return {"datasets": {dataset: keys}}
-
-
-def _weightless(corpus: Corpus, **more: Any) -> Change:
-    return {"datasets": {name: {"weight": None} for name in ("a", "b")}, **more}
-
-
-def _excluded(take: str, **what: Any) -> Change:
-    return {"exclude": [{"at": 6, "dataset": "a", "take": take, **what}]}
-
-
-def _ids(corpus: Corpus) -> list[str]:
-    return [f"a-{k}" for k in range(0, 60, 2)]
-
-
 FILE_WEIGHTS = {"a": 7.0, "b": 1.0}
-TOPIC: Change = {"tracks": {"topic": {}}}
+TABLE = yaml.safe_load(Path(__file__).with_name("rows.yaml").read_text())
 PADDED = ("topic_span_index", "topic_num_spans", "topic_spans", "topic_ids")
 
 
-def row(key: str, change: Made, judge: Any = data, **more: Any) -> Row:
-    return Row(**{"key": key, "leaves": (key.split(" ")[0],), "change": change, "judge": judge, **more})
+def _row(key: str, given: dict[str, Any]) -> Row:
+    found = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    if found.get("seen") == "padded":
+        found["seen"] = PADDED
+    return Row(**{"key": key, "leaves": (key.split(" ")[0],), **found})
 
 
-DOREMI = {"reference": {"a": 3.0, "b": 6.0}}
-WEIGHTED = {"outputs": {"loss_weight": {"name": "weight"}}}
-ROWS: dict[str, Row] = {
-    one.key: one
-    for one in (
-        row("version", {"version": 2}, invalid),
-        row("seed", {"seed": 6}),
-        row("seq_len", {"seq_len": 32}),
-        row("block", {"block": 8}),
-        row("order", lambda c: _weightless(c, order="sequential"), leaves=()),
-        row("datasets.*.path", lambda c: _of("a", path=c.path("other-a"))),
-        row("datasets.*.weight", _of("a", weight=6)),
-        row("datasets.*.split", _of("a", split=[0.5, 1])),
-        row("datasets.*.tracks", _of("a", tracks=[]), base=TOPIC, seen=PADDED),
-        row("datasets.*.epochs", {"datasets": {n: {"weight": None, "epochs": e} for n, e in (("a", 3), ("b", 1))}}),
-        row("datasets.*.max_epochs", _of("a", max_epochs=0.05), ended, steps=6),
-        row("datasets.*.loss_weight", _of("a", loss_weight=0.3), seen=("loss_weight",)),
-        row("split_documents", {"split_documents": [0.5, 1]}),
-        row("weights", lambda c: _weightless(c, weights="by_size"), named=("weights",)),
-        row("temperature", {"temperature": 3.0}),
-        row("phases", {"phases": [{"at": 6, "weights": {"a": 1}}]}, leaves=("phases.at", "phases.weights")),
-        row(
-            "phases.ramp", {"phases": [{"at": 2, "weights": {"a": 9, "b": 1}, "ramp": {"samples": 12}}]},
-            base={"phases": [{"at": 2, "weights": {"a": 9, "b": 1}}]}, leaves=("phases.ramp.samples",),
-            steps=6,
-        ),
-        row(
-            "phases.ramp.shape",
-            {"phases": [{"at": 2, "weights": {"a": 99, "b": 1}, "ramp": {"samples": 40, "shape": "cosine"}}]},
-            base={"phases": [{"at": 2, "weights": {"a": 99, "b": 1}, "ramp": {"samples": 40}}]}, steps=10,
-        ),
-        row("mixing: odm", {"mixing": {"odm": {}}}, leaves=("mixing",), steps=6, named=("mixing",)),
-        row("mixing: doremi", {"mixing": {"doremi": DOREMI}}, leaves=("mixing",), steps=6, named=("mixing",)),
-        row(
-            "mixing: module:Class", {"mixing": {"conceptloader.testing.controllers:Greedy": {}}},
-            leaves=("mixing",), steps=6, named=("mixing",),
-        ),
-        row(
-            "mixing: file", lambda c: {"mixing": {"file": c.file("weights.yaml", "{a: 7, b: 1}")}},
-            leaves=("mixing",), steps=6, named=("mixing",),
-        ),
-        row("replay", lambda c: {"replay": learned(c, batch=6)}, steps=6),
-        row("skip", {"skip": [{"at": 5, "count": 7}]}, leaves=("skip.at", "skip.count")),
-        row(
-            "exclude.tokens", {"exclude": [{"dataset": "a", "tokens": [100, 1500]}]},
-            leaves=("exclude.dataset", "exclude.tokens"), named=("exclude",),
-        ),
-        row(
-            "exclude.token_file",
-            lambda c: {"exclude": [{"dataset": "a", "token_file": c.file("bad.txt", "100 1500\n")}]},
-            named=("exclude",),
-        ),
-        row(
-            "exclude.ids, take: sample", lambda c: _excluded("sample", ids=_ids(c)),
-            leaves=("exclude.at", "exclude.dataset", "exclude.ids", "exclude.take"), named=("exclude",),
-        ),
-        row(
-            "exclude.ids, take: own", lambda c: _excluded("own", ids=_ids(c)), leaves=("exclude.take",),
-            named=("exclude",),
-        ),
-        row(
-            "exclude.file", lambda c: _excluded("own", file=c.file("ids.txt", "\n".join(_ids(c)))), named=("exclude",)
-        ),
-        row("packing", {"packing": {}}, leaves=()),
-        row("packing.bins", {"packing": {"bins": 3}}, base={"packing": {}}),
-        row("packing.overflow", {"packing": {"overflow": "truncate"}}, base={"packing": {}}),
-        row(
-            "on_seq_len_change", {"on_seq_len_change": "restart"}, gate,
-            base=lambda c: {"continue_from": state_at(c, 24, seq_len=32)},
-        ),
-        row(
-            "allow_mixed_tokenizers", {"allow_mixed_tokenizers": True}, gate,
-            base=lambda c: _of("b", path=c.path("another-tokenizer")),
-        ),
-        row(
-            "allow_mixed_vocabularies", {"allow_mixed_vocabularies": True}, gate, seen=(*ORDERED, "topic_ids"),
-            base=lambda c: {**TOPIC, **_of("b", path=c.path("another-vocabulary"))},
-        ),
-        row(
-            "allowed_roots", lambda c: {"allowed_roots": [c.path("elsewhere")]}, gate,
-            base=lambda c: _of("b", path=c.path("here/joined")),
-        ),
-        row(
-            "order.megatron", lambda c: _weightless(c, order={"megatron": c.path("cache")}), invalid,
-            named=("megatron", "order"),
-        ),
-        row("continue_from", lambda c: {"continue_from": state_at(c, 24)}),
-        row("outputs.shared_labels", {"outputs": {"shared_labels": True}}, seen=("tokens",)),
-        row("outputs.loss_mask", {"outputs": {"loss_mask": False}}, absent, seen=("loss_mask",)),
-        row("outputs.position_ids: document", {"outputs": {"position_ids": "document"}}, seen=("position_ids",),
-            leaves=("outputs.position_ids",), named=("position_ids",)),
-        row("outputs.position_ids: off", {"outputs": {"position_ids": "off"}}, absent, seen=("position_ids",),
-            leaves=("outputs.position_ids",), named=("position_ids",)),
-        row("outputs.document_ids", {"outputs": {"document_ids": True}}, seen=("document_ids",)),
-        row("outputs.cu_seqlens", {"outputs": {"cu_seqlens": True}}, seen=("cu_seqlens",)),
-        row("outputs.mask_document_boundaries", {"outputs": {"mask_document_boundaries": True}}),
-        row("outputs.dataset_id", {"outputs": {"dataset_id": False}}, absent, seen=("dataset_id",)),
-        row("outputs.sample_index", {"outputs": {"sample_index": False}}, absent, seen=("sample_index",)),
-        row("outputs.sample_seed", {"outputs": {"sample_seed": True}}, seen=("sample_seed",)),
-        row("outputs.loss_on_eos", {"outputs": {"loss_on_eos": False}}),
-        row(
-            "outputs.ignore_index", {"outputs": {"ignore_index": -7}}, base={"outputs": {"loss_on_eos": False}},
-            seen=("labels",),
-        ),
-        row(
-            "outputs.loss_weight: field", {"outputs": {"loss_weight": "weight"}}, seen=("loss_weight",),
-            leaves=("outputs.loss_weight.name",), named=("loss_weight",),
-        ),
-        row(
-            "outputs.loss_weight.missing", {"outputs": {"loss_weight": {"missing": 0.5}}}, gate,
-            seen=("loss_weight",), named=("loss_weight",),
-            base=lambda c: {**WEIGHTED, **_of("b", path=c.path("unweighted"))},
-        ),
-        row(
-            "outputs.loss_weight.outside", {"outputs": {"loss_weight": {"name": "length", "outside": 0.25}}},
-            seen=("loss_weight",), named=("loss_weight",),
-        ),
-        row(
-            "outputs.loss_weight: list",
-            {"outputs": {"loss_weight": ["weight", {"name": "length", "outside": 0.25}]}},
-            leaves=("outputs.loss_weight.name",), seen=("loss_weight",), named=("loss_weight",),
-        ),
-        row("outputs.fields", {"outputs": {"fields": {"parity": "labels"}}}, seen=("parity",)),
-        row(
-            "outputs.fields, with a name that the entry uses", {}, own_names, leaves=("outputs.fields",),
-            base=lambda c: {"datasets": {"b": {"path": c.path("named"), "weight": None}, "a": None}},
-        ),
-        row("outputs.columns", {"outputs": {"columns": {"teacher": "labels"}}}, seen=("teacher",)),
-        row(
-            "outputs.columns, with missing and dtype: stored",
-            {"outputs": {"columns": {"halves": {"at": "inputs", "missing": 7, "dtype": "stored"}}}},
-            leaves=("outputs.columns",), base=lambda c: _of("b", path=c.path("unweighted")), seen=("halves",),
-        ),
-        row(
-            "outputs.columns, with a name that the entry uses", {}, own_names, leaves=("outputs.columns",),
-            base=lambda c: {"datasets": {"b": {"path": c.path("named"), "weight": None}, "a": None}},
-        ),
-        row("tracks", TOPIC, leaves=(), seen=PADDED),
-        row(
-            "tracks, several numbers a span", {"tracks": {"vector": {}}}, leaves=(),
-            seen=("vector_span_index", "vector_values", "vector_counts"),
-        ),
-        row(
-            "tracks.*.layout: ragged", {"tracks": {"topic": {"layout": "ragged"}}}, leaves=("tracks.*.layout",),
-            seen=("topic_span_index", "topic_values", "topic_offsets"), named=("layout", "ragged", "no row"),
-        ),
-        row(
-            "tracks.*.layout: records", {"tracks": {"topic": {"layout": "records"}}}, leaves=("tracks.*.layout",),
-            seen=("topic_span_index", "topic_records"), named=("layout", "records", "moves nothing else"),
-        ),
-        row(
-            "tracks.*.max_spans", {"tracks": {"topic": {"max_spans": 1, "overflow": "truncate"}}}, base=TOPIC,
-            leaves=("tracks.*.max_spans",), seen=PADDED,
-        ),
-        row(
-            "tracks.*.max_concepts", {"tracks": {"topic": {"max_concepts": 1, "overflow": "truncate"}}}, base=TOPIC,
-            seen=PADDED,
-        ),
-        row(
-            "tracks.*.overflow", {"tracks": {"topic": {"overflow": "mark"}}},
-            base={"tracks": {"topic": {"max_spans": 1, "overflow": "truncate"}}}, seen=PADDED,
-        ),
-        row("loader.num_threads", {"loader": {"num_threads": 3}}, reading("threads")),
-        row("loader.prefetch_batches", {"loader": {"prefetch_batches": 2}}, reading("depth")),
-        row("loader.prefetch_bytes", {"loader": {"prefetch_bytes": 1 << 20}}, reading("most")),
-        row("loader.warn_after_s", {"loader": {"warn_after_s": 7}}, reading("warn_after_s")),
-        row("loader.timeout_s", {"loader": {"timeout_s": 70}}, reading("timeout_s")),
-        row("loader.balance", {"loader": {"balance": True}}, balanced, base={"outputs": {"document_ids": True}}),
-        row("loader.pin_memory", {"loader": {"pin_memory": True}}, pinned),
-        row(
-            "loader.verify_files", {"loader": {"verify_files": False}}, gate,
-            base=lambda c: _of("b", path=c.path("corrupt")),
-        ),
-        row("metrics", {"metrics": True}, measured, leaves=("metrics.losses",)),
-        row(
-            "metrics.losses", {"metrics": {"losses": True}}, recorded, named=("metrics",),
-            seen=("sample_index", "dataset_id"),
-        ),
-    )
-}  # fmt: skip
+ROWS: dict[str, Row] = {key: _row(key, given) for key, given in TABLE["rows"].items()}
+GROUPS = {"every": ENTRIES, "with own names": OWN_NAMES}
+
+
+def expected(key: str, entry: str) -> str:
+    """The outcome of a cell."""
+    others = (one for one in TABLE["others"] if key.startswith(tuple(one["rows"])))
+    found = (one["outcome"] for one in others if entry in GROUPS.get(str(one["entries"]), one["entries"]))
+    return next(found, EFFECT)
 
 
 @dataclass
@@ -627,7 +426,7 @@ class Runs:
                 self.done[key] = drive(self.entry, config, taken)
             return self.done[key]
 
-        return row.judge(row, self.entry, self.corpus, run)
+        return Cell(row, self.entry, self.corpus, run).outcome()
 
 
 def _names(config: dict[str, Any]) -> set[str] | None:

@@ -1,4 +1,4 @@
-# setup, test, demo, bench: each works alone in a fresh clone with Python >= 3.10 and make.
+# setup, test, test-trainers, demo, bench: each works alone in a fresh clone with Python >= 3.10 and make.
 #
 #   PYTHON=python3.12        the interpreter that .venv is made from
 #   JOBS=8                   pytest processes
@@ -27,7 +27,8 @@ CONSTRAINTS ?= constraints/$(call tag,$(or $(wildcard $(VENV)/bin/python),$(PYTH
 # pip shows its progress on a terminal, and is quiet in CI and in pipes.
 PIP_FLAGS := --disable-pip-version-check $(if $(CI),-q,$(if $(MAKE_TERMOUT),,-q))
 # The venv's own setuptools builds the project (no build isolation): with every pin satisfied pip asks no index at all.
-INSTALL = -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+# Modules are compiled when they are first imported, which most of torch, sympy and transformers never are: 0.2 GB less.
+INSTALL = -m pip install --no-compile $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
 # What compiles the kernels, and links them where the machine has no linker.
 NUMBA := $(shell sed -n 's/.*"\(numba==[0-9.]*\)".*/\1/p' pyproject.toml)
@@ -35,16 +36,16 @@ ZIG := $(shell sed -n 's/.*"\(ziglang==[0-9.]*\)".*/\1/p' setup.py)
 LINKER := $(if $(shell for name in cc gcc clang ld; do command -v $$name; done),,$(ZIG))
 FOREIGN := $(if $(filter-out $(shell uname -m),$(TARGET)),zig)
 
-.PHONY: setup kernels wheel zig arm dist browser test soak fuzz mutants lint types rules format demo docs bench trainers constraints clean
+.PHONY: setup kernels wheel zig arm dist browser test test-trainers soak fuzz mutants lint types rules format demo docs bench trainers constraints clean
 
 setup: $(VENV)/.stamp-test
 
-# .stamp-X: the extra X is installed. What the tests need includes what the demo needs.
+# .stamp-X: the extra X is installed. What the tests of trainers need includes what other tests and the demo need.
 $(VENV)/.stamp-%: setup.py pyproject.toml $(CONSTRAINTS) $(wildcard conceptloader/kernels/*.py)
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python $(INSTALL) setuptools wheel $(NUMBA) $(LINKER)
 	$(VENV)/bin/python $(INSTALL) --no-build-isolation -e '.[$*]'
-	touch $@ $(if $(filter test,$*),$(VENV)/.stamp-demo)
+	touch $@ $(if $(filter test-trainers,$*),$(VENV)/.stamp-test $(VENV)/.stamp-demo)
 
 # After an edit of conceptloader/kernels; nothing is compiled that is there.
 kernels: setup $(FOREIGN)
@@ -97,6 +98,11 @@ test: lint
 	@$(VENV)/bin/python --version
 	$(VENV)/bin/pytest -n $(JOBS) --dist worksteal
 
+# Those that `make test` skips for want of Lightning, Accelerate, datasets and matplotlib, which it installs.
+test-trainers: $(VENV)/.stamp-test-trainers
+	$(VENV)/bin/pytest -n $(JOBS) --dist worksteal tests/trainers tests/entries tests/demo \
+	    tests/docs/test_code_blocks.py tests/docs/test_losses.py tests/ingest/test_chat.py tests/ingest/test_features.py
+
 # The long forms of the tests of crashes, faults, damage and schedules: an hour or two on two cores.
 soak: setup
 	$(VENV)/bin/python $(INSTALL) ray
@@ -142,7 +148,7 @@ constraints: TMP := $(shell mktemp -d)
 constraints:
 	$(PYTHON) -m venv $(TMP)
 	$(TMP)/bin/python -m pip install $(PIP_FLAGS) -U setuptools wheel
-	$(TMP)/bin/python -m pip install $(PIP_FLAGS) --no-build-isolation '.[test,docs]' 'numpy<2.5'
+	$(TMP)/bin/python -m pip install $(PIP_FLAGS) --no-build-isolation '.[test-trainers,docs]' 'numpy<2.5'
 	$(TMP)/bin/python -m pip freeze --all --exclude conceptloader --exclude pip \
 	    | sed 's/+cpu$$//' | grep -vE '^(nvidia-|cuda-|triton)' > constraints/$(call tag,$(PYTHON)).txt
 	rm -r $(TMP)

@@ -65,16 +65,14 @@ REMOTE = ["obstore>=0.7", "fsspec>=2023.5"]
 HUB = [*INGEST, "huggingface_hub>=0.24"]
 DOCS = [*TORCH, *INGEST, "mkdocs-material>=9.5", "mkdocstrings[python]>=0.29", "selenium"]
 DEMO = [*TORCH, *INGEST, "matplotlib>=3.8", "psutil"]
-TRAINERS = ["torch==2.13.0", "lightning==2.6.6", "accelerate==1.15.0"]
-TRAINERS += ["transformers==5.23.0; python_version >= '3.11'"]
 TEST = [
-    *DEMO,
+    "torch==2.13.0",
     *REMOTE,
     *HUB,
-    *TRAINERS,
     *FAST,
+    "psutil",
+    "transformers==5.23.0; python_version >= '3.11'",
     "megatron-core==0.16.1",
-    "boto3",  # its own reader of object stores, which ours is compared with
     "nanotron==0.4",
     "datatrove==0.10.1",
     "torchdata",
@@ -90,6 +88,8 @@ TEST = [
     "setuptools",
     "wheel",
 ]
+# What the tests of these trainers, and of pictures of the examples, need besides: see `make test-trainers`.
+TEST_TRAINERS = [*TEST, *DEMO, "lightning==2.6.6", "accelerate==1.15.0", "datasets"]
 
 
 def linkers_of_the_build() -> list[str]:
@@ -206,6 +206,7 @@ setup(
         "docs": DOCS,
         "demo": DEMO,
         "test": TEST,
+        "test-trainers": TEST_TRAINERS,
     },
     entry_points={"console_scripts": ["conceptloader = conceptloader.cli:main"]},
     classifiers=[

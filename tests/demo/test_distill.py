@@ -11,6 +11,8 @@ import pytest
 from tests.dying import die_with_parent
 from tests.scale import SOAK
 
+pytest.importorskip("matplotlib", reason="matplotlib is not installed: `make test-trainers` has it")
+
 DOCUMENTS, STEPS = (12, 300) if SOAK else (3, 20)
 
 

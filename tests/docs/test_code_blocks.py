@@ -66,7 +66,7 @@ def test_page(part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         run(part)
         return
     if find_spec(part.needs) is None:
-        pytest.skip(f"{part.needs} is not installed: `make trainers` has all of them")
+        pytest.skip(f"{part.needs} is not installed: `make test-trainers` or `make trainers` has it")
     assert child(lambda: run(part))
 
 

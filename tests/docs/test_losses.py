@@ -22,7 +22,7 @@ TRAIN = re.compile(r"AdamW|TrainingArguments|jax\.grad")  # parts that train a m
 )  # fmt: skip
 def test_pages_train_on_batches_without_labels(part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if part.needs and find_spec(part.needs) is None:
-        pytest.skip(f"{part.needs} is not installed: `make trainers` has all of them")
+        pytest.skip(f"{part.needs} is not installed: `make test-trainers` or `make trainers` has it")
     monkeypatch.chdir(tmp_path)
     assert child(lambda: run_masked(part))
 

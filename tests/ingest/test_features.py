@@ -9,7 +9,7 @@ from conceptloader.ingest.records.inputs import find_sources, read_rows
 
 
 def test_rows_as_datasets_gives_them(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed: `make test-trainers` has it")
     names = datasets.ClassLabel(names=["PER", "LOC"])
     value, text = datasets.Value("int32"), datasets.Value("string")
     features = datasets.Features(

@@ -14,7 +14,7 @@ from conceptloader.errors import ConfigError
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.raises import raises
 
-accelerate = pytest.importorskip("accelerate")
+accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed: `make test-trainers` has it")
 from accelerate.state import AcceleratorState, GradientState  # noqa: E402
 from accelerate.utils import GradientAccumulationPlugin  # noqa: E402
 

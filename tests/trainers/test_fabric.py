@@ -12,7 +12,7 @@ import conceptloader as cl
 from tests.trainers.by_hand import PACKS, WINDOWS, config_of, mean_loss, rows, write_datasets
 from tests.trainers.values import RATE, Tiny
 
-fabric = pytest.importorskip("lightning.fabric", reason="lightning is not installed: `make trainers` has it")
+fabric = pytest.importorskip("lightning.fabric", reason="lightning is not installed: `make test-trainers` has it")
 
 MICRO, ACCUMULATE, STEPS = 5, 2, 6
 

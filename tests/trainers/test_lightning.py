@@ -10,7 +10,7 @@ from conceptloader.errors import ConfigError
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.raises import raises
 
-pl = pytest.importorskip("lightning.pytorch")
+pl = pytest.importorskip("lightning.pytorch", reason="lightning is not installed: `make test-trainers` has it")
 from conceptloader.integrations.lightning_lm import ConceptDataModule  # noqa: E402
 
 MICRO = 4

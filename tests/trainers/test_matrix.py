@@ -139,7 +139,7 @@ def there(trainer: str) -> bool:
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     trainer: str = request.param
     if not there(trainer):
-        pytest.skip(f"{PACKAGES[trainer]} is not installed: `make trainers` has all of them")
+        pytest.skip(f"{PACKAGES[trainer]} is not installed: `make test-trainers` or `make trainers` has it")
     return Runs(trainer, tmp_path_factory.mktemp(trainer))
 
 

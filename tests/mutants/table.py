@@ -2,24 +2,27 @@
 
 from pathlib import Path
 
-MODULES = [
-    "conceptloader/kernels", "conceptloader/order", "conceptloader/loader/batch", "conceptloader/run",
-    "conceptloader/format", "conceptloader/ingest", "conceptloader/storage", "conceptloader/loader/torch",
-    "conceptloader/loader/metrics.py", "conceptloader/columns",
-]  # fmt: skip
-
 TESTS = {
     "kernels": "batch order packing kernels oracle faults remote trace/test_index.py ingest/test_digits.py",
     "order": "order config loader oracle trace",
+    "loader": "loader mixing trainers entries oracle",
     "loader/batch": "batch packing loader oracle faults remote concurrency corruption/test_engine.py",
     "loader/torch": "loader mixing run oracle",
-    "loader/metrics.py": "loader mixing trainers entries",
-    "run": "run mixing loader ranks oracle entries",
+    "run": "run mixing loader ranks oracle entries balance",
+    "config": "config oracle select loader entries",
     "columns": "columns",
     "format": "format columns corruption adopt annotate ingest concurrency hostile batch remote faults trace select",
     "ingest": "ingest adopt annotate cli datatrove concurrency hostile",
     "storage": "storage faults format remote batch corruption concurrency",
+    "trace": "trace select view balance cli",
+    "cli": "cli ingest trace select view columns",
+    "base": "base concurrency ingest config",
+    "integrations": "trainers entries ranks",
+    "integrations/megatron_lm": "megatron entries",
+    "integrations/nanotron_lm": "nanotron entries",
+    "integrations/datatrove_lib": "datatrove",
 }
+MODULES = [name if name.startswith("integrations") else f"conceptloader/{name}" for name in TESTS if "/" not in name]
 
 
 def concerning(path: str) -> list[str]:

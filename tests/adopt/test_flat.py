@@ -44,24 +44,6 @@ def test_documents_end_with_the_named_token(tokens: list[int], dtype: str, head:
             assert [ds.document_range(d)[0] for d in range(ds.num_documents)] == starts
 
 
-def test_outputs_that_need_documents_where_they_are_unknown_are_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    np.arange(40, dtype=np.uint32).tofile(tmp_path / "x.npy")
-    outputs: list[dict[str, Any]] = [
-        {}, {"position_ids": "document"}, {"cu_seqlens": True}, {"document_ids": True},
-        {"mask_document_boundaries": True},
-    ]  # fmt: skip
-    for name, end in (("unknown", None), ("known", 7)):
-        adopt([tmp_path / "x.npy"], tmp_path / name, dtype="u4", document_end=end)
-        for some in outputs:
-            caplog.clear()
-            config = {"seq_len": 8, "datasets": {"web": {"path": str(tmp_path / name)}}, "outputs": some}
-            cl.make_dataloader(config, micro_batch_size=1).close()
-            said = ["dataset web: files of it do not say where documents begin" in text for text in caplog.messages]
-            assert said == [True] * (end is None and bool(some))
-
-
 def test_bad_files(tmp_path: Path) -> None:
     path, tokens = tmp_path / "x.npy", np.arange(5, dtype=np.uint16)
 

@@ -47,19 +47,6 @@ def test_the_type_they_were_written_with_is_taken_and_no_other(name: str, tmp_pa
                     adopt([tmp_path / "x.u16"], tmp_path / "other", dtype=other, tokenizer=tokenizer)
 
 
-@pytest.mark.parametrize("count", [32, 33, 100])
-def test_few_tokens(count: int, tmp_path: Path) -> None:
-    ids = np.arange(1, count + 1)
-    ids.astype("uint16").tofile(tmp_path / "x.u16")
-    with raises(InputError, "x.u16", "every second id at most 0", "ids of uint8"):
-        adopt([tmp_path / "x.u16"], tmp_path / "ds", dtype="uint8")
-    (ids + 256).astype("uint32").tofile(tmp_path / "y.u32")
-    with raises(InputError, "y.u32", "every second id at most 0", "ids of uint16"):
-        adopt([tmp_path / "y.u32"], tmp_path / "ds", dtype="uint16")
-    with raises(InputError, "y.u32", "every second id at most"):
-        adopt([tmp_path / "y.u32"], tmp_path / "ds", dtype="uint8")
-
-
 def test_a_vocabulary_that_is_named_may_be_large(tmp_path: Path) -> None:
     ids = np.random.default_rng(0).integers(0, 3 << 20, 5000).astype("uint32")
     ids.tofile(tmp_path / "x.u32")

@@ -10,10 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-import conceptloader as cl
 from conceptloader.errors import InputError, ReadError
-from conceptloader.format.read.bulk import records_of
-from conceptloader.format.read.values import decode_all
 from conceptloader.ingest.annotate.annotate import annotate
 from conceptloader.ingest.database import database, load
 from tests.corpora.small import written
@@ -37,16 +34,6 @@ def write_rows(path: Path, rows: Rows) -> Path:
     return path
 
 
-def owners(ds: cl.Dataset, level: str) -> list[Any]:
-    """For each token of the dataset the decoded record that it belongs to on a level of a track, or None."""
-    result: list[Any] = [None] * ds.num_tokens
-    for shard, starts, ends, numbers in ds.span_places(level, 0, ds.num_tokens):
-        records = decode_all(ds.codec(level), records_of(ds.files, shard, level, numbers), "")
-        for start, end, record in zip(starts.tolist(), ends.tolist(), records, strict=True):
-            result[start:end] = [record.tolist() if hasattr(record, "tolist") else record] * (end - start)
-    return result
-
-
 def test_little_memory(tmp_path: Path) -> None:
     """Too little is an error that leaves nothing; what does not fit goes to files, which are removed."""
     build(tmp_path / "ds", [[[1, 2]]])
@@ -63,16 +50,3 @@ def test_little_memory(tmp_path: Path) -> None:
         assert list(tmp_path.glob(".spill.*/*")), db.sql("FROM duckdb_temporary_files()")
         db.execute("FROM nothing")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ds", "rows.jsonl"]
-
-
-def test_more_ids_than_memory(tmp_path: Path) -> None:
-    count = 150_000
-    build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(), plan=[0])
-    names = [f"d{number}" for number in range(count)]
-    with build.shard(0) as writer:
-        writer.add_documents(np.ones(count, np.int64), np.arange(count + 1), {}, names)
-    cl.writing.finalize(tmp_path / "ds")
-    pyarrow.parquet.write_table(pa.table({"id": names[::-1], "value": np.arange(count)}), tmp_path / "rows.parquet")
-    options = {"track": "c", "codec": "numpy", "parameters": {"dtype": "i8"}, "sort_memory": 22 << 20}
-    annotate(tmp_path / "ds", [tmp_path / "rows.parquet"], tmp_path / "out", **options)
-    assert owners(cl.open_dataset(tmp_path / "out"), "c") == [[number] for number in range(count)[::-1]]

@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.errors import InputError, ReadError
+from conceptloader.errors import InputError
 from conceptloader.format.read import bulk, ids
 from conceptloader.ingest.annotate import join as joining
 from tests.annotate.test_annotate import build
-from tests.cli.test_strangers import small_disk
 from tests.raises import raises
 
 DOCUMENTS, LENGTH, NAMES = 4, 3, ["a", "b"]
@@ -225,13 +224,4 @@ def test_an_error_of_the_list_of_bad_rows_is_its_own(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no room for the list") as caught:
         cl.annotate(ds, [tmp_path / "rows.jsonl"], tmp_path / "out", track="c", on_bad=full)
     assert caught.type is OSError
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_full_disk_is_named(tmp_path: Path) -> None:
-    ds = build(tmp_path / "ds", [[[1, 2, 3]] * 200])
-    rows = "".join(json.dumps({"id": f"d{k}", "concepts": [1]}) + "\n" for k in range(200))
-    (tmp_path / "rows.jsonl").write_text(rows)
-    with small_disk(2_000), raises(ReadError, "out", "cannot be written: "):
-        cl.annotate(ds, [tmp_path / "rows.jsonl"], tmp_path / "out", track="c")
     assert not (tmp_path / "out").exists()

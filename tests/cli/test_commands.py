@@ -54,17 +54,6 @@ def test_a_reader_that_leaves(data: str) -> None:
     assert b"Traceback" not in done.stderr
 
 
-def test_home_is_expanded(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert main(["init", "~/data", "--out=~/run.yaml", "--seq-len", "8"]) == 0
-    (tmp_path / "elsewhere").mkdir()
-    run = tmp_path / "elsewhere" / "run.yaml"
-    run.write_text("seq_len: 8\ndatasets:\n  a: {path: ~/data}\nallowed_roots: [~/]\n")
-    config = cl.load_config(run)
-    assert config.datasets["a"].path == cl.load_config(tmp_path / "run.yaml").datasets["data"].path == data
-    assert config.allowed_roots == (str(tmp_path),)
-
-
 def test_inspect_shows_columns_of_tokens(data: str, capsys: Capture) -> None:
     tokens = cl.open_dataset(data).num_tokens
     ids = np.arange(tokens * 9).reshape(tokens, 9).astype("u2")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conceptloader.base.terminal import printable, printable_json
+from conceptloader.base.terminal import printable
 from conceptloader.cli import main
 from conceptloader.cli.output import Output, configure_logging
 from conceptloader.errors import ConceptloaderError, ConfigError, ReadError
@@ -85,16 +85,6 @@ def test_logs_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
     for error in (ConceptloaderError(EVIL), ConfigError(EVIL), ReadError(EVIL, errno=5)):
         check(str(error))
         check("".join(__import__("traceback").format_exception(error)))
-
-
-def test_printable() -> None:
-    assert printable("größe 日本 😀") == "größe 日本 😀"
-    assert printable("a\x9b\u202eb") == r"a\x9b\u202eb"
-    assert printable("\ud800") == r"\ud800"
-    for text in (EVIL, "größe 😀 \ud800"):
-        dumped = printable_json(json.dumps({"k": [text]}, indent=2, ensure_ascii=False))
-        check(dumped)
-        assert json.loads(dumped) == {"k": [text]}
 
 
 def test_a_defect_is_told_as_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

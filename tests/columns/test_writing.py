@@ -60,28 +60,6 @@ def filled(path: str) -> Any:
     return writer
 
 
-def check_items(path: str) -> None:
-    tokens = np.arange(CORPUS.starts[0], CORPUS.starts[-1])
-    first = np.isin(tokens, CORPUS.starts)
-    assert (stored(path) == np.where(first[:, None], 0, CORPUS.values(tokens, K))).all()
-
-
-def test_a_column_as_docs_format_says(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conceptloader.columns.finish._BLOCK", 1000)  # shards are of many blocks
-    writer, batches = begun(path)
-    with writer:
-        count = sum(writer.write(batch, values(batch)) for batch in batches)
-    lengths = np.array(CORPUS.lengths)
-    assert count == writer.tokens >= (lengths - 1).sum()
-    column = writer.finish()
-    assert (column.dtype, column.shape, column.extra) == ("u4", (K,), {"at": "labels"})
-    assert column.holes is not None
-    assert column.holes.tokens == column.holes.starts == (lengths > 0).sum()
-    check_items(path)
-    assert cl.open_dataset(path).columns["t"].fingerprint == column.fingerprint
-    assert cl.verify(path, full=True) == []
-
-
 @pytest.mark.parametrize("kind", ["torch", "numpy"])
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "bf16", "i1", "u8"])
 def test_values_of_numpy_and_torch(path: str, dtype: str, kind: str) -> None:
@@ -102,19 +80,6 @@ def test_values_of_numpy_and_torch(path: str, dtype: str, kind: str) -> None:
     )
     kept = ~np.isin(tokens, CORPUS.starts)
     assert (found == wanted.astype(column.stored))[kept].all()
-
-
-def test_the_first_token_of_a_shard_without_documents_begins_one(tmp_path: Path) -> None:
-    for n, count in enumerate((101, 99)):
-        np.save(tmp_path / f"{n}.npy", np.arange(count, dtype="<u2"))
-    adopt([tmp_path / "0.npy", tmp_path / "1.npy"], tmp_path / "web")
-    with cl.column_writer(tmp_path / "web", "t", "u1") as writer:
-        for start, stop in ((1, 101), (102, 200)):
-            writer.put_tokens(start, np.ones(stop - start, np.uint8), "here")
-    column = writer.finish()
-    assert column.holes is not None
-    assert (column.holes.tokens, column.holes.starts) == (2, 2)
-    assert cl.verify(tmp_path / "web", full=True) == []
 
 
 def test_inputs_and_matrices_of_an_adopted_dataset_in_windows(tmp_path: Path) -> None:
@@ -399,18 +364,3 @@ def test_a_concatenation_has_files_of_its_own(path: str, tmp_path: Path) -> None
     for batch in whole(read):
         kept = batch["loss_mask"] > 0
         assert (batch["t"] == batch["labels"].astype("u8") * 3)[kept].all()
-
-
-def test_a_shard_of_which_no_token_needs_a_value(tmp_path: Path) -> None:
-    """It has a file like the others, so that a column without gaps is read without `missing`."""
-    corpus = Corpus([9, 1, 1, 9])
-    path = corpus.write(tmp_path / "web", shards=4)
-    loader = cl.batches(config(path), micro_batch_size=1)
-    with cl.column_writer(path, "t", "u8", loader=loader) as writer:
-        for batch, _ in zip(loader, range(loader.blend.order.sizes[0]), strict=False):
-            writer.write(batch, batch["labels"])
-    column = writer.finish()
-    assert column.files.size.tolist() == [72, 8, 8, 72]
-    assert cl.verify(path, full=True) == []
-    read = next(iter(cl.batches(config(path, outputs={"columns": {"t": "labels"}}), micro_batch_size=1)))
-    assert (read["t"] == read["labels"])[read["loss_mask"] > 0].all()

@@ -32,13 +32,6 @@ def byte_level(
     return made
 
 
-def with_bos() -> Tokenizer:
-    """With a token <s> that nothing adds by itself."""
-    made = byte_level()
-    made.add_special_tokens(["<s>"])
-    return made
-
-
 def with_template() -> Tokenizer:
     """A post-processor that would add a token in front, after one that trims."""
     made = byte_level()

@@ -65,6 +65,7 @@ class Subject:
             found = error
         if isinstance(found, ConceptloaderError):
             assert len(str(found)) < 2000, what
+            assert str(self.path) in str(found), what
         try:
             problems = cl.verify(self.path, full=True, write_checksums=False)
         except ConceptloaderError:

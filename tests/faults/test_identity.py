@@ -11,10 +11,7 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import FormatError
-from conceptloader.format.spec.paths import Roots
-from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.loader.torch.loader import Loader
-from conceptloader.storage.handles import HANDLES
 from conceptloader.storage.sample import sample_places
 from tests.raises import raises
 
@@ -130,22 +127,6 @@ def test_a_dataset_rebuilt_in_place_is_never_mixed_with_what_it_was(data: Path) 
         read_samples(loader, SHARD_1)
 
 
-def test_a_dataset_rebuilt_while_a_file_is_opened(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = Roots.open
-
-    def late(roots: Roots, path: str) -> int:
-        if not (data.parent / "new").exists():
-            rebuild(data)
-        return plain(roots, path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Roots, "open", late)
-        loader = make(data)
-        for _ in range(2):  # it is no better for files that are open by now
-            with raises(FormatError, "manifest.json", "a manifest of other content"):
-                read_samples(loader, SHARD_1)
-
-
 def write_over(data: Path, *names: str) -> None:
     """Files by those of another build, as `cp` does it: open descriptors show the new content."""
     write(data.parent / "other", other=True)
@@ -184,19 +165,6 @@ def test_a_file_of_other_content_is_refused_when_it_is_opened_again(data: Path) 
             assert read_samples(loader, SHARD_1) == wanted
     with raises(FormatError, file, "sample checksum"):
         read_samples(loader, SHARD_1)
-
-
-def test_an_adopted_file_that_is_written_over(tmp_path: Path) -> None:
-    (tmp_path / "tokens.bin").write_bytes(np.arange(20_000, dtype=np.uint16).tobytes())
-    adopt([tmp_path / "tokens.bin"], tmp_path / "ds", dtype="uint16")
-    config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": str(tmp_path / "ds")}}, "loader": {"prefetch_batches": 0}}
-    loader = cl.make_dataloader(config, micro_batch_size=4)
-    batches = iter(loader)
-    next(batches)
-    (tmp_path / "tokens.bin").write_bytes(np.arange(20_000, dtype=np.uint16)[::-1].tobytes())
-    close_all(loader)
-    with raises(FormatError, expected="as when it was first opened"):
-        next(batches)
 
 
 def test_the_same_dataset_put_in_place_again_is_read_on(data: Path) -> None:
@@ -241,16 +209,3 @@ def test_a_source_rebuilt_in_place_while_in_use(data: Path, tmp_path: Path, how:
         with raises(FormatError, data / "manifest.json", "of 00001.stream.bin"):
             use()
     assert any("of 00001.stream.bin" in problem.message for problem in cl.verify(derived))
-
-
-@pytest.mark.parametrize(("plain", "last"), [(False, "stream.bin"), (True, "concepts.spans")])
-def test_a_reader_that_fails_half_way_leaves_nothing_open(data: Path, plain: bool, last: str) -> None:
-    """What was opened is in the cache, what failed is closed, and so is what a shard needs besides."""
-    ds, loader = cl.open_dataset(data), make(data)
-    file = data / f"00000.{last}"
-    replace(file, bytes(file.stat().st_size))
-    before = len(os.listdir("/proc/self/fd")) - HANDLES.count
-    for _ in range(50):
-        with raises(FormatError, last, "sample checksum"):
-            ds.read(0, 10, ["concepts"]) if plain else read_samples(loader, 0)
-    assert len(os.listdir("/proc/self/fd")) == before + HANDLES.count

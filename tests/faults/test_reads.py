@@ -67,29 +67,6 @@ def test_what_cannot_pass_is_not_retried(corpus: Path, disk: FaultyDisk) -> None
     assert disk.waited == []
 
 
-def test_a_link_that_cannot_be_read_for_a_moment_is_followed_later(
-    corpus: Path, wanted: list[Any], disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Until it is known where it leads, nobody can say that the files are outside of where the dataset may reach."""
-    folder = corpus.parent / "elsewhere"
-    folder.mkdir()
-    link = folder / "link"
-    link.symlink_to(corpus.parent)
-    cl.concat([link / corpus.name], folder / "joined")
-    ds = cl.open_dataset(folder / "joined", roots=[folder, corpus.parent])
-    lstat, left = os.lstat, [2]
-
-    def failing(path: Any, **options: Any) -> os.stat_result:
-        if os.fspath(path) == str(link) and left[0]:
-            left[0] -= 1
-            raise OSError(errno.ESTALE, "Stale file handle")
-        return lstat(path, **options)
-
-    monkeypatch.setattr(os, "lstat", failing)
-    assert everything(ds) == wanted
-    assert disk.waited == list(io.BACKOFF_S[:2])
-
-
 def test_out_of_descriptors_the_idle_ones_make_room(corpus: Path, disk: FaultyDisk) -> None:
     ds, idle = (cl.open_dataset(corpus) for _ in range(2))
     wanted = everything(ds)

@@ -1,7 +1,5 @@
 """Builds: restarted, mixed up, disturbed, refused. Nothing that exists is ever lost or overwritten."""
 
-import copy
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -168,18 +166,6 @@ def test_an_interrupted_creation_is_completed(tmp_path: Path) -> None:
     assert begin(tmp_path / "ds").vocabularies == build.vocabularies
 
 
-def test_the_smaller_encoding_is_chosen_per_shard(tmp_path: Path) -> None:
-    build = begin(tmp_path / "ds", cl.writing.BuildOptions(tracks={"concepts": cl.writing.TrackOptions()}))
-    with build.shard(0) as writer:  # a record per token: entries of 12 bytes against fields of 4
-        writer.add_document(range(100), spans={"concepts": [(i, i + 1, [i]) for i in range(100)]})
-    with build.shard(1) as writer:
-        writer.add_document(range(100), spans={"concepts": [(0, 100, [1])]})
-    manifest = cl.writing.finalize(build.path)
-    assert manifest.shards.tracks["concepts"].encoding == ["dense", "spans"]
-    ds = cl.open_dataset(build.path)
-    assert [ids.tolist() for ids in ds.spans("concepts", 98, 102).decode()] == [[98], [99], [1]]
-
-
 @pytest.mark.parametrize(
     ("vocab_size", "token_type", "written"),
     [(300, None, "u2"), (65536, None, "u2"), (65537, None, "u4"), (300, "u4", "u4"), (None, None, "u4")],
@@ -192,39 +178,6 @@ def test_the_type_of_tokens(tmp_path: Path, vocab_size: int | None, token_type: 
         writer.add_document([0, largest])
     assert cl.writing.finalize(build.path).layouts[0].fields == (("token", written),)
     assert cl.open_dataset(build.path).tokens(0, 2).tolist() == [0, largest]
-
-
-@pytest.mark.parametrize(
-    ("options", "where"),
-    [
-        ({"mode": "stream"}, "mode"),
-        ({"mode": "token-stream", "tracks": {"a": cl.writing.TrackOptions()}}, "tracks"),
-        ({"token_type": "i4"}, "token_type"),
-        ({"tokenizer": cl.writing.Tokenizer(name="t", vocab_size=2**16 + 1), "token_type": "u2"}, "token_type"),
-        ({"block_tokens": 0}, "block_tokens"),
-        ({"tracks": {"A": cl.writing.TrackOptions()}}, "tracks"),
-        ({"tracks": {"documents": cl.writing.TrackOptions()}}, "tracks"),
-        ({"tracks": {f"t{i}": cl.writing.TrackOptions() for i in range(17)}}, "tracks"),
-        ({"tracks": {"a": cl.writing.TrackOptions(encoding="rle")}}, "tracks: a: encoding"),
-        ({"tracks": {"a": cl.writing.TrackOptions(codec="json", vocabulary=["x"])}}, "tracks: a: codec"),
-        ({"tracks": {"a": cl.writing.TrackOptions(vocabulary=["x", "x"])}}, "tracks: a: vocabulary"),
-        ({"fields": {"token": "u1"}}, "fields"),
-        ({"fields": {"a_id": "u1"}, "tracks": {"a": cl.writing.TrackOptions()}}, "fields"),
-        ({"fields": {"x": "f16"}}, "fields: x"),
-    ],
-)
-def test_options_that_contradict_themselves(options: dict[str, Any], where: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        cl.writing.BuildOptions(**options)
-    assert caught.value.path == where
-
-
-@pytest.mark.parametrize(("vocab_size", "eos_id"), [(0, None), (2**33, None), ("9", None), (9, 9), (9, -1), (1, 1)])
-def test_tokenizers_that_cannot_be(vocab_size: Any, eos_id: Any) -> None:
-    for size in (1, 2, 2**32):
-        assert cl.writing.Tokenizer(name="t", vocab_size=size, eos_id=size - 1).vocab_size == size
-    with raises(ConfigError, "tokenizer"):
-        cl.writing.Tokenizer(name="t", vocab_size=vocab_size, eos_id=eos_id)
 
 
 def test_builds_without_shards_or_with_unknown_codecs(tmp_path: Path) -> None:
@@ -254,41 +207,3 @@ def test_files_of_another_version_are_refused(tmp_path: Path) -> None:
     refuse("00000.shard.json", cl.writing.finalize)
     (tmp_path / "checksums.json").write_bytes(sums)
     refuse("checksums.json", verify)
-
-
-@pytest.mark.parametrize("where", ["", "files/stream.bin", "tracks/concepts"])
-def test_what_a_writer_says_is_complete(tmp_path: Path, where: str) -> None:
-    """Of what a shard says of itself each fact is mandatory, and of its type."""
-    build = cl.writing.create_writer(
-        tmp_path / "ds", cl.writing.BuildOptions(tracks={"concepts": cl.writing.TrackOptions()})
-    )
-    with build.shard(0) as writer:
-        writer.add_document([1, 2], spans={"concepts": [(0, 1, [7])]})
-    path = tmp_path / "ds/00000.shard.json"
-    whole = json.loads(path.read_text())
-    del whole["checksum"]
-    keys = [key for key in at(whole, where) if key not in ("format", "version")]
-    assert len(keys) >= 3
-    for key in keys:
-        for change in (lambda part, key=key: part.pop(key), lambda part, key=key: part.update({key: 1.5})):
-            damaged = copy.deepcopy(whole)
-            change(at(damaged, where))
-            path.write_bytes(dump_json(damaged))
-            with raises(FormatError, path=".".join([*filter(None, where.split("/")), key])):
-                cl.writing.finalize(tmp_path / "ds")
-    path.write_bytes(dump_json(whole))
-    assert cl.writing.finalize(tmp_path / "ds").num_tokens == 2
-
-
-def at(value: Any, where: str) -> Any:
-    for part in filter(None, where.split("/")):
-        value = value[part]
-    return value
-
-
-def test_extra_may_have_any_keys(tmp_path: Path) -> None:
-    extra = {"": {"": 1}, "a b": [None, {"": 2.5}], "é": True}
-    with cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(extra=extra)).shard(0) as writer:
-        writer.add_document([1])
-    assert cl.writing.finalize(tmp_path / "ds").extra == extra
-    assert cl.open_dataset(tmp_path / "ds").manifest.extra == extra

@@ -124,51 +124,6 @@ def test_an_unknown_codec_is_never_imported(tmp_path: Path) -> None:
     assert ds.windows(1, tracks=[])[0]["tokens"].tolist() == [1, 2]  # the rest can be read
 
 
-@pytest.mark.parametrize(
-    ("codec", "parameters", "value"),
-    [
-        ("numpy", {"dtype": "u1"}, [256]),
-        ("numpy", {"dtype": "u1"}, [-1]),
-        ("numpy", {"dtype": "i4"}, [0.5]),
-        ("numpy", {"dtype": "f4"}, [[1.0]]),
-        ("numpy", {"dtype": "f4"}, [0.0, 1e39]),
-        ("numpy", {"dtype": "f8"}, [2**53 + 1]),
-        ("concepts", {}, [2**32]),
-        ("concepts", {"ids": "u2"}, [2**16]),
-        ("concepts", {}, [[1]]),
-        ("bytes", {}, "text"),
-        ("json", {}, object()),
-        ("json", {}, b"bytes"),
-    ],
-)
-def test_values_that_a_codec_cannot_hold(codec: str, parameters: dict[str, Any], value: Any) -> None:
-    with pytest.raises(InputError, match=r"found .*expected"):
-        get_codec(codec, parameters, "test").encode(value)
-
-
-@pytest.mark.parametrize("value", [{1: "a"}, {"about": [{"a": 1}, {None: 2}]}, {"pair": ({0.5: {}},)}])
-def test_keys_that_are_no_texts_would_come_back_as_others_or_not_at_all(value: Any) -> None:
-    key = r"(1|None|0\.5)"
-    with pytest.raises(InputError, match=rf"json record: found .*: found the key {key}, expected texts as keys"):
-        get_codec("json", {}, "test").encode(value)
-
-
-@pytest.mark.parametrize(("codec", "damage"), [("json", b"{"), ("concepts", b"abc")])
-def test_a_damaged_record_is_an_error_of_ours(tmp_path: Path, codec: str, damage: bytes) -> None:
-    path = written(tmp_path / "ds", [([1, 2], {"a": [(0, 2, [1, 2])]})], tracks={"a": {"codec": codec}})
-    data = path / "00000.a.data"
-    data.write_bytes((damage * 8)[: data.stat().st_size])
-    if codec == "concepts":  # an index that cuts ids apart
-        (path / "00000.a.index").write_bytes(bytes([0] * 8 + [7] + [0] * 7))
-    ds = cl.open_dataset(path, verify_files=False)
-    with raises(FormatError, "track 'a'", "a record that its codec cannot decode"):
-        ds.spans("a", 0, 2).decode()
-    if codec == "concepts":
-        with raises(FormatError, found="a record of 7 bytes", expected="a multiple of 4"):
-            _ = ds.spans("a", 0, 2).values
-    assert verify(path, full=True) != []
-
-
 def test_values_are_for_concepts_only(tmp_path: Path) -> None:
     path = written(tmp_path / "ds", [([1, 2], {"a": [(0, 2, [1])]})], tracks={"a": {"codec": "json"}})
     with raises(ConfigError, expected="codec concepts", fix="use Values.decode()"):

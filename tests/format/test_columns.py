@@ -85,38 +85,6 @@ def test_verify_reads_every_item(tmp_path: Path) -> None:
     assert "item of token 5: found [" in problem.message
 
 
-def test_joined_datasets_have_the_columns_of_each(tmp_path: Path) -> None:
-    first = with_ids(tmp_path / "a", 0, missing=np.arange(dataset(tmp_path / "x").num_tokens) % 5 == 0)
-    size = dataset(tmp_path / "b", 1).num_tokens
-    third = with_ids(tmp_path / "c", 2, without=[1])
-    cl.concat([tmp_path / name for name in "abc"], tmp_path / "abc")
-    assert cl.verify(tmp_path / "abc", full=True) == []
-    ds, c = cl.open_dataset(tmp_path / "abc"), cl.open_dataset(tmp_path / "c")
-    found, known = ds.column_values("ids", 0, ds.num_tokens)
-    there = np.ones(len(third), np.bool_)
-    there[c.shard_starts[1] : c.shard_starts[2]] = False
-    wanted = np.concatenate([np.arange(len(first)) % 5 != 0, np.zeros(size, np.bool_), there])
-    assert np.array_equal(known, wanted)
-    everything = np.concatenate([first, np.zeros((size, 3), "u4"), third])
-    assert np.array_equal(found, np.where(known[:, None], everything, 0))
-    cl.concat([tmp_path / "abc", tmp_path / "c"], tmp_path / "further" / "abcc", roots=[tmp_path])
-    further = cl.open_dataset(tmp_path / "further" / "abcc", roots=[tmp_path])
-    assert np.array_equal(further.column_values("ids", len(everything), further.num_tokens)[0][there], third[there])
-    add_column(tmp_path / "b", "ids", np.ones(size, "u4"))
-    with raises(ConfigError, "concat: column 'ids'", "types"):
-        cl.concat([tmp_path / "a", tmp_path / "b"], tmp_path / "ab")
-    assert not (tmp_path / "ab").exists()
-
-
-def test_a_corrupt_description_raises_before_the_work(tmp_path: Path) -> None:
-    with_ids(tmp_path / "ds")
-    head, rows = tmp_path / "ds" / "ids.column.json", tmp_path / "rows.jsonl"
-    head.write_bytes(head.read_bytes()[:-9])
-    rows.write_text("no row")
-    with pytest.raises(FormatError, match=head.name):
-        cl.annotate(tmp_path / "ds", [rows], tmp_path / "out", track="new")
-
-
 def test_joined_columns_belong_to_the_same(tmp_path: Path) -> None:
     for seed, name in enumerate("ab"):
         with_ids(tmp_path / name, seed)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, FormatError
-from conceptloader.format.write import ladder
+from conceptloader.format.write import ladder, shard, tables
 from tests.corpora.drawn import Corpus, corpora, runs
 from tests.format.golden_build import compare
 from tests.oracle.data import Data, read
@@ -65,8 +65,12 @@ def test_any_dataset(
     data: st.DataObject,
 ) -> None:
     root = tmp_path_factory.mktemp("any")
-    for number, (corpus, encoding, token_type) in enumerate(members):
-        corpus.write(root / f"{number}", encoding, block_tokens, token_type).close()
+    with pytest.MonkeyPatch.context() as patch:  # wherever the pieces end in which a writer writes
+        patch.setattr(tables, "_CHUNK", piece)
+        patch.setattr(tables, "_SORT_LIMIT", piece)
+        patch.setattr(shard, "_CHUNK_TOKENS", piece)
+        for number, (corpus, encoding, token_type) in enumerate(members):
+            corpus.write(root / f"{number}", encoding, block_tokens, token_type).close()
     path = root / "0"
     if len(members) > 1:
         path = root / "joined"

@@ -58,14 +58,6 @@ def other(path: Path, **options: object) -> Path:
     return written(path, [([1], {}, "", {name: [1] for name in chosen["fields"]})], **chosen)  # type: ignore[attr-defined]
 
 
-def test_the_mode_is_that_of_all_members(tmp_path: Path) -> None:
-    for name, mode in {"a": "token-stream", "b": "token-stream", "c": "stream-with-metadata"}.items():
-        other(tmp_path / name, mode=mode, tracks={})
-    for members, mode in {"ab": "token-stream", "ca": "stream-with-metadata"}.items():
-        concat([tmp_path / name for name in members], tmp_path / members)
-        assert cl.open_dataset(tmp_path / members).manifest.mode == mode
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

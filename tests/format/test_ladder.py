@@ -4,11 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.format.spec.manifest import Track
 from conceptloader.format.write import ladder
 from conceptloader.format.write.ladder import Ladder
 
@@ -41,15 +38,3 @@ def test_shards_above_two_to_the_twenty_tokens(tmp_path: Path, encoding: str) ->
     assert whole.counts[12] > max(counts.counts[12] for counts in within), "borders decide"
     assert list(cl.open_dataset(tmp_path / "ds").tracks["notes"].max_spans) == whole.counts
     assert cl.verify(tmp_path / "ds", full=True) == [], "it counts the same"
-
-
-@given(st.lists(st.integers(0, 9), min_size=21, max_size=21), st.integers(0, 2**22))
-def test_bounds_for_other_lengths(steps: list[int], tokens: int) -> None:
-    counts = np.cumsum(steps).tolist()
-    track = Track(codec="json", parameters={}, max_spans=tuple(counts))
-    bound = track.spans_in(tokens)
-    if tokens and tokens & (tokens - 1) == 0 and tokens <= 2**20:
-        assert bound == counts[tokens.bit_length() - 1]
-    whole, rest = divmod(tokens, 2**20)
-    assert bound <= whole * counts[20] + (counts[(rest - 1).bit_length()] if rest else 0)
-    assert bound <= sum(counts[k] for k in range(20) if rest >> k & 1) + whole * counts[20]

@@ -11,7 +11,6 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, ReadError
-from conceptloader.format.spec.columns import int_column
 from conceptloader.format.spec.jsonfile import dump_json, seal
 from conceptloader.format.tools.verify import verify
 from tests.corpora.small import small_corpus
@@ -146,11 +145,6 @@ def test_manifests_that_are_checked_together_are_what_each_is_alone(tmp_path: Pa
         assert dataset.manifest.dump() == (path / "manifest.json").read_bytes()
 
 
-def test_an_edit_that_changes_nothing_is_fine(copy: Path) -> None:
-    rewrite(copy, lambda manifest: None)
-    assert verify(copy, full=True) == []
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -233,14 +227,3 @@ def test_an_unreadable_manifest(copy: Path) -> None:
     os.mkdir(copy / "manifest.json")
     with pytest.raises(OSError, match=r"manifest\.json: cannot read .*Is a directory"):
         cl.open_dataset(copy)
-
-
-def test_the_first_wrong_element_of_a_column_is_named() -> None:
-    def column(*values: object, **options: bool) -> list[int]:
-        return int_column([*values], "c", 10, **options).tolist()
-
-    assert column(0, 10) == [0, 10]
-    assert column(0, None, 10, nullable=True) == [0, -1, 10]
-    for values, index in (([3, "x", None], 1), ([3, 11, -1], 1), ([0, 10, -1, 11], 2), ([True, 1, "x"], 0)):
-        with raises(ConfigError, path=f"c[{index}]"):
-            column(*values)

@@ -37,16 +37,6 @@ def test_the_specification_says_the_same(size: int) -> None:
     assert checksum(data) == spec_reader.sample_checksum(data)
 
 
-@given(st.integers(0, 1 << 50))
-def test_places_are_apart_and_in_the_file(size: int) -> None:
-    places, end = list(sample_places(size)), 0
-    for at, count in places:
-        assert at >= end
-        end = at + count
-    assert end == size
-    assert sum(count for _, count in places) == min(size, WHOLE)
-
-
 @given(st.integers(WHOLE + 1, 1 << 40), st.data())
 def test_a_change_of_a_third_is_met_wherever_it_lies(size: int, data: st.DataObject) -> None:
     """Between two blocks of neighbouring parts lie less than two parts."""

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from conceptloader.ingest.align.align import _spaces, find_places
 from conceptloader.ingest.align.rules import ALIGNS
 from conceptloader.ingest.records.batch import Ragged, RawSpans
-from conceptloader.ingest.records.tokenizer import BytesTokenizer, FileTokenizer, spread_bytes
+from conceptloader.ingest.records.tokenizer import FileTokenizer
 from tests.corpora.tokenizers import END, FAMILIES, definition
 
 PIECES = [
@@ -86,18 +86,3 @@ def test_equals_a_loop_over_characters(family: str, data: st.DataObject, found: 
 def test_white_space_is_what_python_calls_so() -> None:
     text = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
     assert _spaces([text]).tolist() == [*(one.isspace() for one in text), False]
-
-
-def test_an_emoji_in_four_tokens() -> None:
-    for family in ("llama", "unigram, always"):
-        tokenizer = FileTokenizer(definition(family), family, END)
-        found = tokens_of(tokenizer, ["😀😁x"], [(0, 0, 1), (0, 1, 2), (0, 2, 3)], "first")
-        assert [len(one) for one in found] == [5, 4, 1]  # the marker in front stands at the first character
-    bytes_ = tokens_of(BytesTokenizer(), ["😀😁x"], [(0, 0, 1), (0, 1, 2)], "majority")
-    assert bytes_ == [[0, 1, 2, 3], [4, 5, 6, 7]]
-
-
-def test_bytes_of_a_run_that_a_normalizer_changed_keep_its_place() -> None:
-    places = np.array([[0, 3], [0, 3], [3, 5], [3, 5], [3, 5], [3, 5]])
-    spread_bytes(np.array([0xC3, 0xA4, 0xC3, 0xA4, 0xC3, 0xA4], np.int16), places)
-    assert places.tolist() == [[0, 3], [0, 3], [3, 4], [3, 4], [4, 5], [4, 5]]

@@ -129,15 +129,3 @@ def test_many_bad_rows_of_a_table(bad: set[int], kind: Any, tmp_path: Path) -> N
     made = cl.build(tmp_path / "in.parquet", tmp_path / "out", on_bad=lambda *one: found.append(one), **options)
     assert [where for _, where, _ in found] == [f"row {k}" for k in sorted(bad)]
     assert made.documents == len(rows) - len(bad)
-
-
-@pytest.mark.parametrize("shards", [1, 3])
-def test_an_error_is_said_once_where_nothing_goes_on(
-    shards: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """And at once where other shards take hours more."""
-    for k in range(shards):
-        (tmp_path / f"{k}.jsonl").write_text('{"text": 7}\n' if k == 0 else '{"text": "a"}\n')
-    with pytest.raises(InputError, match=r"0.jsonl: line 1: text: found 7"):
-        cl.build([*tmp_path.glob("*.jsonl")], tmp_path / "out", tokenizer="bytes", shard_input_bytes=20)
-    assert ("0.jsonl: line 1: text: found 7" in caplog.text) == (shards > 1)

@@ -1,14 +1,11 @@
 """Records in, dataset out: every format, any plan, any number of workers."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 import conceptloader as cl
-from conceptloader.cli import main
 from conceptloader.errors import ConfigError
 from tests.cli.test_sessions import shown
 from tests.corpora.records import build, content, write_rows
@@ -68,49 +65,3 @@ def test_directories_and_moved_inputs_and_a_second_run(tmp_path: Path) -> None:
         with raises(ConfigError, found="a complete dataset of other", fix="nothing was changed"):
             build([tmp_path / "b"], tmp_path / "out-b", **more)
     assert content(tmp_path / "out-b") == before
-
-
-def test_progress_adds_up(tmp_path: Path) -> None:
-    inputs = [write_rows(tmp_path / f"in.{kind}", corpus(30)) for kind in KINDS]
-    news: list[Any] = []
-    totals: list[tuple[int, int]] = []
-
-    def watch(total: int, done: int) -> Any:
-        totals.append((total, done))
-        return news.append
-
-    summary = build(inputs, tmp_path / "out", shard_input_bytes=700, watch=watch)
-    ((total, done),) = totals
-    assert done == 0
-    assert sum(one.documents for one in news) == summary.documents == 120
-    assert sum(one.tokens for one in news) == summary.tokens
-    assert all(one.bytes >= 0 for one in news)
-    assert sum(one.bytes for one in news) == pytest.approx(total, rel=0.01)
-
-
-def test_the_build_in_python_has_what_the_command_has(tmp_path: Path) -> None:
-    """The same dataset, byte by byte."""
-    source, out = tmp_path / "text.jsonl", tmp_path / "python"
-    spans = [
-        {"start": 0, "end": 3, "concepts": [1], "scores": [0.5]},
-        {"start": 1, "end": 2, "concepts": [0], "scores": [1]},
-    ]
-    source.write_text(json.dumps({"id": "a", "text": "red cat", "spans": spans}) + "\n" + '{"id": 5.5, "text": ""}\n')
-    command = ["build", str(source), "--out", str(tmp_path / "command"), "--tokenizer", "bytes", "--workers", "1"]
-    command += ["--scores", "concepts=f2", "--bos", "10", "--no-eos", "--overlap", "union"]
-    command += ["--mode", "document", "--bad-records", str(tmp_path / "bad"), "--shard-input-bytes", "1000"]
-    assert main(command) == 0
-    out.mkdir()
-    bad: list[tuple[str, str, str]] = []
-    summary = cl.build(
-        source, out, tokenizer="bytes", scores={"concepts": "f2"}, bos=10, no_eos=True,
-        overlap="union", mode="document", shard_input_bytes=1000, on_bad=lambda *found: bad.append(found),
-    )  # fmt: skip
-    assert (summary.documents, summary.kept_shards) == (1, 0)
-    assert [where for _, where, _ in bad] == ["line 2"]
-    names = sorted(file.name for file in out.iterdir() if not file.name.startswith("."))
-    assert names == sorted(file.name for file in (tmp_path / "command").iterdir() if not file.name.startswith("."))
-    assert all((out / name).read_bytes() == (tmp_path / "command" / name).read_bytes() for name in names)
-    with raises(ConfigError, "scores", "track 'other'"):
-        cl.build(source, tmp_path / "other", tokenizer="bytes", scores={"other": "f2"})
-    assert cl.verify(out) == []

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,18 +74,6 @@ def test_while_a_build_runs(tmp_path: Path, suffix: str, change: Change) -> None
     assert not list(out.glob("*.shard.json")), "the shard that was read meanwhile is not kept"
 
 
-def test_the_same_file_with_another_inode_is_fine(tmp_path: Path) -> None:
-    """Copied by a backup that moves the copy into place: the same content, size and time."""
-    source = tmp_path / "in.jsonl"
-    write(source)
-
-    def swap() -> None:
-        shutil.copy2(source, tmp_path / "copy")
-        os.rename(tmp_path / "copy", source)
-
-    assert build(source, tmp_path / "out", swap).documents == DOCUMENTS
-
-
 def test_between_two_runs_of_a_build(tmp_path: Path) -> None:
     """Edited; replaced by an older file of the same size, that differs where the samples do not look; one more."""
     source, out = tmp_path / "in.jsonl", tmp_path / "out"
@@ -144,21 +132,3 @@ def test_while_annotations_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(InputError, match=rf"{notes}: found it changed while it was read"):
         annotate(tmp_path / "ds", [notes], tmp_path / "out", track="new")
     assert not (tmp_path / "out").exists()
-
-
-def test_while_names_are_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from conceptloader.ingest.records import names
-
-    source = tmp_path / "in.jsonl"
-    line = '{"text": "a", "spans": [{"start": 0, "end": 1, "concepts": ["%s"]}]}\n'
-    source.write_text(line % "one" + line % "two")
-    real = names.read_rows
-
-    def changing(*arguments: Any) -> Iterator[Any]:
-        yield from real(*arguments)
-        source.write_text(line % "one")
-
-    monkeypatch.setattr(names, "read_rows", changing)
-    with pytest.raises(InputError, match="changed while it was read"):
-        main_error(["init", source, "--tokenizer", "bytes", "--out", tmp_path / "build.yaml"])
-    assert os.listdir(tmp_path) == ["in.jsonl"]

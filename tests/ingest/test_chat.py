@@ -174,7 +174,7 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_tokens_and_masks_are_those_of_apply_chat_template(tokenizer: FileTokenizer, shape: str) -> None:
     """And without marks what each answer adds, as TRL has it, where its prompt ends with a token."""
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed: Python 3.10 has none")
     made = Tokenizer.from_str((tokenizer.definition or b"").decode())
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>")
     rules = ChatRules(template=SHAPES[shape], specials={"eos_token": "<|im_end|>"})
@@ -201,7 +201,7 @@ BAD, GOOD = {"role": "assistant", "content": "bad"}, {"role": "assistant", "cont
 
 def test_null_is_no_value_in_any_format(tmp_path: Path) -> None:
     """Of one Dataset, in each format that datasets itself writes, and of the rows that it was made of."""
-    datasets = pytest.importorskip("datasets")
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed: `make test-trainers` has it")
     shown = CHATML.replace("{{ m.content }}", "{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}")
     folder = model(tmp_path, eos_token="<|im_end|>", chat_template=shown)
     rows = [

@@ -97,19 +97,6 @@ def test_characters_that_a_table_of_unicode_lacks(kind: str) -> None:
     assert 0 < made.slowed <= 500
 
 
-def test_added_tokens_that_take_whitespace() -> None:
-    made = levels()
-    names = [AddedToken("<r>", rstrip=True), AddedToken(" <s>"), AddedToken("<l>", lstrip=True), AddedToken("<p>")]
-    made.add_tokens([AddedToken(one.content, rstrip=one.rstrip, lstrip=one.lstrip, normalized=False) for one in names])
-    found = fast_of(made, "t")
-    assert isinstance(found, Fast), found
-    draw = random.Random(2)
-    texts = ["".join(draw.choices(["<r>", " <s>", "<l>", "<p>", " ", "a"], k=6)) for _ in range(500)]
-    for text, ids in zip(texts, found.encode(texts), strict=True):
-        assert ids.tolist() == made.encode(text, add_special_tokens=False).ids, text
-    assert found.slowed == sum(any(one in text for one in ("<r>", " <s>", "<l>")) for text in texts)
-
-
 def test_what_gigatoken_cannot_encode_is_encoded_by_tokenizers(monkeypatch: pytest.MonkeyPatch) -> None:
     class Panic(BaseException):
         pass

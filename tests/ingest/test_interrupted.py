@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import operator
-import os
 import random
 import signal
 import subprocess
@@ -61,25 +60,6 @@ def wanted(source: Path) -> dict[str, bytes]:
     return content(out)
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_killed_and_restarted(source: Path, wanted: dict[str, bytes], tmp_path: Path, workers: int) -> None:
-    out, rng = tmp_path / "killed", random.Random(workers)
-    for count in (rng.randint(0, 4), rng.randint(5, 9)):
-        process = start(source, out, workers)
-        wait_for_shards(out, count, process)
-        time.sleep(rng.random() * 0.01)
-        children = psutil.Process(process.pid).children() if process.poll() is None else []
-        process.send_signal(signal.SIGKILL)
-        process.wait(60)
-        psutil.wait_procs(children, timeout=60)  # workers notice that their parent is gone
-        assert not [child for child in children if child.is_running()]
-        kept = {name: os.stat(out / name).st_mtime_ns for name in finished(out)}
-    process = start(source, out, workers)
-    assert process.wait(100) == 0, process.communicate()
-    assert {name: os.stat(out / name).st_mtime_ns for name in kept} == kept
-    assert content(out) == wanted
-
-
 def test_a_killed_worker_and_ctrl_c(source: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:
     """Both end the build at once, and say so; the same command goes on."""
     out = tmp_path / "out"
@@ -112,16 +92,3 @@ def test_a_worker_that_is_killed_between_two_tasks_is_told() -> None:
 
     with raises(ConceptloaderError, found="exit code -9"):
         run_tasks(operator.is_, range(8), 2, print, kill)
-
-
-def _crash(argument: int, report: object) -> None:
-    if argument == 1:
-        raise ZeroDivisionError("a bug, not bad data")
-
-
-def test_a_bug_in_a_task_is_not_bad_data() -> None:
-    ended: list[int] = []
-    with pytest.raises(RuntimeError, match="ZeroDivisionError: a bug"):
-        run_tasks(_crash, [0, 1], 2, lambda i, news: None, lambda i, result, error: ended.append(i))
-    with pytest.raises(ZeroDivisionError):
-        run_tasks(_crash, [0, 1], 1, lambda i, news: None, lambda i, result, error: ended.append(i))

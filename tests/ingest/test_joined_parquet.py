@@ -45,13 +45,6 @@ def test_rows_of_a_file_that_was_cut_are_not_lost_either(tmp_path: Path) -> None
         row_groups(str(path))
 
 
-@pytest.mark.parametrize("options", FILES.values(), ids=[*FILES])
-def test_one_file_is_one(tmp_path: Path, options: dict[str, Any]) -> None:
-    path = tmp_path / "a.parquet"
-    write(path, **options)
-    assert len(row_groups(str(path))) == pq.read_metadata(path).num_row_groups
-
-
 def test_texts_and_values_that_hold_parquet_files_are_texts(tmp_path: Path) -> None:
     inner = write(tmp_path / "inner.parquet", **FILES["indexed"])
     for encoding in ("PLAIN", "DELTA_LENGTH_BYTE_ARRAY"):

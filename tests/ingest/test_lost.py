@@ -1,6 +1,5 @@
 """Spans that get no token: counted by track through restarts and workers, shown, and refused above a limit."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +7,8 @@ import pytest
 
 from conceptloader.errors import InputError
 from conceptloader.format.tools.verify import verify
-from conceptloader.format.write.build import open_writer
-from conceptloader.ingest.build.unaligned import TrackLoss, read_losses
-from tests.corpora.records import build, content, write_rows
+from conceptloader.ingest.build.unaligned import TrackLoss
+from tests.corpora.records import build, write_rows
 
 
 def records(count: int = 40, lost: int = 10) -> list[dict[str, Any]]:
@@ -58,34 +56,3 @@ def test_too_many_are_an_error_that_keeps_the_shards(tmp_path: Path, workers: in
     assert again.losses == summary.losses
     with pytest.raises(InputError, match="the dataset is complete and stays as it is"):
         build([source], out, shard_input_bytes=900, max_unaligned_spans=0.24)
-
-
-def test_a_restart_counts_each_span_once(tmp_path: Path) -> None:
-    """A shard that is written anew, and shards that are kept."""
-    source = write_rows(tmp_path / "in.jsonl", records())
-    build([source], tmp_path / "plain", shard_input_bytes=900)
-    build([source], tmp_path / "out", shard_input_bytes=900)
-    (tmp_path / "out" / "manifest.json").unlink()
-    for path in (tmp_path / "out").glob("00001.*"):
-        path.unlink()
-    summary = build([source], tmp_path / "out", shard_input_bytes=900)
-    assert summary.kept_shards == summary.shards - 1
-    assert summary.losses == read_losses(open_writer(tmp_path / "plain"))
-    assert summary.lost_spans == 10
-    assert content(tmp_path / "out") == content(tmp_path / "plain")
-
-
-def test_many_are_told_while_the_build_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("conceptloader.ingest.build.builder._TELLING", 10)
-    with caplog.at_level(logging.WARNING), pytest.raises(InputError):
-        build(
-            [write_rows(tmp_path / "in.jsonl", records())],
-            tmp_path / "out",
-            shard_input_bytes=900,
-            max_unaligned_spans=0.01,
-        )
-    assert [one.getMessage()[:22] for one in caplog.records if "so far" in one.getMessage()] == [
-        "track 'concepts' so fa"
-    ]

@@ -81,7 +81,8 @@ def is_text(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < 3.5e38
+    """Integers are read as those of 64 bits, as everywhere."""
+    return type(value) in (int, float) and abs(value) < (3.5e38 if type(value) is float else 1 << 64)
 
 
 def integers(values: Any, limit: int) -> Any:

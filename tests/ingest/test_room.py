@@ -60,18 +60,6 @@ def test_what_a_dry_run_says_is_what_there_is(
     assert said["enough"]
 
 
-def test_a_dry_run_names_bad_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_rows(tmp_path / "in.jsonl", [*({"text": row["text"]} for row in rows(5)), {"text": 7}])
-    words = ["build", str(path), "--tokenizer", "bytes", "--out", str(tmp_path / "out"), "--dry-run"]
-    assert main(words) == 1
-    assert "line 6: text: found 7" in capsys.readouterr().err
-    words += ["--bad-records", str(tmp_path / "bad.jsonl")]
-    assert main(words) == 0
-    assert "of 6 tried: 1 bad record, such as" in capsys.readouterr().out
-    assert main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["bad_records"] == 1
-
-
 def test_a_disk_without_room_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,6 @@
 """Text that spells a special token: as text, as that token, or refused; counted by name."""
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from conceptloader.ingest.records.batch import BadRow
 from conceptloader.ingest.records.special_tokens import RULES, SpecialTokens
@@ -52,14 +51,3 @@ def test_names_by_each_rule(family: str) -> None:
         part = slice(*tokens.offsets[row : row + 2])
         assert tokens.values[part].tolist() == tokenizer.encode([text], [False], plain=True)[0].values.tolist()
         assert places[part].tolist() == tokenizer.encode([text], [True], plain=True)[1].tolist()
-
-
-def test_unknown_characters_are_no_names() -> None:
-    made = Tokenizer(models.WordLevel({"a": 0, "<unk>": 1, "<": 2, "unk": 3, ">": 4}, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Punctuation()
-    made.add_special_tokens(["<unk>"])
-    using = SpecialTokens(FileTokenizer(made.to_str().encode(), "t", None), "text")
-    assert using.encode(["a", "日"], [False] * 2)[0].values.tolist() == [0, 1]
-    assert not using.spelled
-    assert using.encode(["日<unk>"], [False])[0].values.tolist() == [1, 2, 3, 4]
-    assert using.spelled == {"<unk>": 1}

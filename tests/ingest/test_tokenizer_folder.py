@@ -132,12 +132,6 @@ def test_added_tokens_that_cannot_be_read(tmp_path: Path, decoder: Any) -> None:
         load_tokenizer(str(older(tmp_path / "model", added_tokens_decoder=decoder)))
 
 
-def test_a_file_next_to_which_others_say_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = older(tmp_path / "model", extra_special_tokens=[TOOL])
-    load_tokenizer(str(folder / "tokenizer.json"))
-    assert "is taken as it is, which its folder is not" in caplog.text
-
-
 def test_dropout_is_off_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = json.loads(byte_level().to_str())
     found["model"]["dropout"] = 0.5

@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -104,28 +103,3 @@ def test_checkers_and_the_import_at_run_time_know_the_same_names(checkout: Path)
     for name, module in static.items():
         assert getattr(cl, name) is getattr(importlib.import_module(str(module)), name), name
     assert cl.__all__ == sorted(cl.__all__)
-
-
-def test_every_public_name_has_a_docstring_and_typed_parameters() -> None:
-    for name in sorted({*cl.__all__} - {"__version__"}):
-        thing = getattr(cl, name)
-        assert inspect.getdoc(thing), name
-        if not inspect.ismodule(thing):
-            parts = (
-                [thing] if inspect.isfunction(thing) else [m for _, m in inspect.getmembers(thing, inspect.isfunction)]
-            )
-            for part in parts:
-                if not part.__name__.startswith("_") and part.__module__.startswith("conceptloader"):
-                    for parameter in list(inspect.signature(part).parameters.values())[0 if parts == [thing] else 1 :]:
-                        assert parameter.annotation is not parameter.empty, f"{name}.{part.__name__}({parameter.name})"
-
-
-@pytest.mark.parametrize("without", ["", "import sys, importlib.machinery as m\nf = m.PathFinder.find_spec\n"
-    "m.PathFinder.find_spec = classmethod(lambda c, n, *a: None if n == 'torch' else f(n, *a))\n"])  # fmt: skip
-def test_help_shows_the_names(without: str, checkout: Path) -> None:
-    script = f"{without}import pydoc, conceptloader\nprint(pydoc.plain(pydoc.render_doc(conceptloader)))"
-    done = subprocess.run([sys.executable, "-c", script], cwd=checkout, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "class Mixture" in done.stdout
-    assert "open_dataset(" in done.stdout
-    assert ("make_dataloader(" in done.stdout) == (not without)

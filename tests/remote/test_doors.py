@@ -7,14 +7,14 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import fsspec
 import pytest
 
 import conceptloader as cl
 from conceptloader.cli import main
-from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.errors import ConceptloaderError, ConfigError, FormatError, ReadError
 from conceptloader.format.spec.paths import UrlRoots
 from conceptloader.storage import reads as io
 from conceptloader.storage.remote import stores
@@ -171,57 +171,44 @@ def store() -> Iterator[str]:
         server.shutdown()
 
 
-def test_missing_credentials_are_named_at_once(
-    store: str, no_waiting: list[float], monkeypatch: pytest.MonkeyPatch
+REFUSED: list[tuple[str, str, tuple[int, str] | None, str]] = [
+    (
+        "s3://bucket/ds",
+        "key secret store",
+        (403, "InvalidAccessKeyId"),
+        "the store refuses what it was given: set AWS_",
+    ),
+    (
+        "s3://bucket/ds",
+        "key secret store",
+        (301, "PermanentRedirect"),
+        "the bucket is in another region: set AWS_REGION",
+    ),
+    ("s3://bucket/ds", "key secret store", (404, "NoSuchBucket"), "check the URL with its bucket, AWS_REGION"),
+    ("s3://bucket/ds", "metadata", None, "the environment has no credentials: set AWS_ACCESS_KEY_ID, AWS_SECRET"),
+    ("s3://bucket/ds", "key secret nowhere", None, "there is no such host"),
+    ("http://no-such-host.invalid/ds", "", None, "there is no such host"),
+    ("s3://bucket/ds", "key", None, "check the URL, and set AWS_ACCESS_KEY_ID"),
+    ("az://bucket/ds", "", None, "check the URL, and set AZURE_STORAGE_ACCOUNT"),
+]
+
+
+@pytest.mark.parametrize(("url", "given", "answer", "remedy"), REFUSED)
+def test_what_cannot_be_used_is_named_at_once(
+    store: str, no_waiting: list[float], monkeypatch: pytest.MonkeyPatch, url: str, given: str, answer: Any, remedy: str
 ) -> None:
-    # In place of the address that every cloud has its metadata server at.
-    monkeypatch.setattr(stores, "_METADATA", (f"//{store}",))
-    monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://{store}")
-    with raises(ReadError, fix="the environment has no credentials: set AWS_ACCESS_KEY_ID, AWS_SECRET"):
-        cl.open_dataset("s3://bucket/ds")
-    assert no_waiting == []
-
-
-@pytest.mark.parametrize(
-    ("answer", "remedy"),
-    [
-        ((403, "InvalidAccessKeyId"), "the store refuses what it was given: set AWS_ACCESS_KEY_ID"),
-        ((301, "PermanentRedirect"), "the bucket is in another region: set AWS_REGION to that"),
-        ((404, "NoSuchBucket"), "check the URL with its bucket, AWS_REGION"),
-    ],
-)
-def test_wrong_credentials_and_buckets_are_named_at_once(
-    store: str, no_waiting: list[float], monkeypatch: pytest.MonkeyPatch, answer: tuple[int, str], remedy: str
-) -> None:
-    monkeypatch.setattr(Answers, "answer", answer)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{store}")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "wrong")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    with raises(ReadError, fix=remedy):
-        cl.open_dataset("s3://bucket/ds")
-    assert no_waiting == []
-
-
-@pytest.mark.parametrize("url", ["s3://bucket/ds", "http://no-such-host.invalid/ds"])
-def test_a_host_that_does_not_exist_is_named_at_once(
-    url: str, no_waiting: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://no-such-host.invalid")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-    with raises(ReadError, fix="there is no such host"):
+    monkeypatch.setattr(Answers, "answer", answer or Answers.answer)
+    monkeypatch.setattr(stores, "_METADATA", (f"//{store}",))  # in place of every cloud's own
+    variables = {
+        "key": {"AWS_ACCESS_KEY_ID": "wrong"}, "secret": {"AWS_SECRET_ACCESS_KEY": "wrong"},
+        "store": {"AWS_ENDPOINT_URL": f"http://{store}"}, "metadata": {"AWS_METADATA_ENDPOINT": f"http://{store}"},
+        "nowhere": {"AWS_ENDPOINT_URL": "http://no-such-host.invalid"},
+    }  # fmt: skip
+    for name, value in [pair for word in given.split() for pair in variables[word].items()]:
+        monkeypatch.setenv(name, value)
+    with raises(ConceptloaderError, fix=remedy):
         cl.open_dataset(url)
     assert no_waiting == []
-
-
-def test_a_store_without_its_settings_is_named_at_once(
-    no_waiting: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
-    with raises(ConfigError, found="Missing SecretAccessKey", fix="check the URL, and set AWS_ACCESS_KEY_ID"):
-        cl.open_dataset("s3://bucket/ds")
-    with raises(ConfigError, found="Account must be specified", fix="check the URL, and set AZURE_STORAGE_ACCOUNT"):
-        cl.open_dataset("az://bucket/ds")
 
 
 def test_a_token_that_expires_in_mid_run(server: Server, dataset: Path) -> None:

@@ -1,11 +1,8 @@
 """Batches of a configuration with datasets in object stores: with equal results."""
 
 import re
-import shutil
 import subprocess
 import sys
-import threading
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,6 @@ from conceptloader.loader.batch.open import open_reader
 from conceptloader.loader.torch.dataset import SampleDataset
 from conceptloader.storage.remote import objects
 from conceptloader.storage.remote.objects import RemoteObjects
-from conceptloader.trace.subset import SubsetOptions, make_subsets
 from tests.batch.cases import configs
 from tests.batch.compare import assert_same
 from tests.remote.conftest import Server
@@ -46,26 +42,6 @@ def reader(local: Path, path: str, **loader: Any) -> Any:
     return open_reader(open_blend(load_config(configuration(local, path, **loader))))
 
 
-@pytest.mark.parametrize("name", ["ds", "view"])
-@pytest.mark.parametrize("packing", [None, {"bins": 4}], ids=["windows", "packs"])
-def test_views_and_packs_are_equal(
-    local: Path, server: Server, tmp_path: Path, name: str, packing: dict[str, int] | None
-) -> None:
-    """Blocks of documents are read through the store, and packed as from a local disk; a view is beside its source."""
-    shutil.copytree(local, tmp_path / "ds")
-    make_subsets(tmp_path / "ds", tmp_path / "view", SubsetOptions(where="share < 0.5"))
-    config = {"seq_len": 32, "packing": packing, "outputs": {"cu_seqlens": True}, "tracks": {"c": {}}}
-    near, far = (
-        open_reader(open_blend(load_config({**config, "datasets": {"a": {"path": f"{path}/{name}"}}})))
-        for path in (tmp_path, server.upload(tmp_path, f"b{uuid.uuid4().hex}"))
-    )
-    samples = np.arange(20, dtype=np.uint64)
-    found, expected = far.read(samples), near.read(samples)
-    assert found.keys() == expected.keys()
-    for name in expected:
-        assert np.array_equal(found[name], expected[name]), name
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_random_data_equal_those_of_a_local_disk(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks so small that every read lies across their borders, and room for so few that they are dropped."""
@@ -83,29 +59,6 @@ def test_random_data_equal_those_of_a_local_disk(tmp_path: Path, seed: int, monk
             mine = open_reader(open_blend({**config, "datasets": {**config["datasets"], **far}}))
             for _ in range(2):
                 assert_same(mine.read(samples), wanted)
-
-
-def test_requests_of_a_batch_go_out_together(local: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many at once as there are windows, once for each thing that a window needs after another."""
-    blend = open_blend(load_config(configuration(local, upload(local, server))))
-    mine = open_reader(blend)
-    mine.read(np.arange(1000, 1008, dtype=np.uint64))  # objects are checked
-    lock, under_way, most, plain = threading.Lock(), [0], [0], RemoteObjects.get
-    monkeypatch.setattr(objects, "_HOLE", 0)
-
-    def counted(*arguments: Any) -> Any:
-        with lock:
-            under_way[0] += 1
-            most[0] = max(most[0], under_way[0])
-        time.sleep(0.1)
-        with lock:
-            under_way[0] -= 1
-        return plain(*arguments)
-
-    monkeypatch.setattr(RemoteObjects, "get", counted)
-    members = np.full(20, [view and view.name for view in blend.views].index("far"))
-    mine.read(np.arange(20, dtype=np.uint64), picked=(members, np.arange(0, 200, 10, dtype=np.uint64)))
-    assert most[0] == 20
 
 
 def test_a_store_that_stays_away_is_named_once(local: Path, server: Server) -> None:

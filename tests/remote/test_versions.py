@@ -51,13 +51,6 @@ def test_a_cache_on_the_disk_never_gives_what_was_there_before(
     assert ("the disk cache is not used" in caplog.text) == (not server.dated)
 
 
-def test_dates_are_versions(server: FileServer) -> None:
-    server.folder.mkdir()
-    (server.folder / "file").write_bytes(b"12345")
-    version = stores.store_of(server.url).get(f"{server.url}/file", 1, 2).version
-    assert (version is not None) == server.dated
-
-
 def test_a_file_system_is_asked_again_for_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = fsspec.filesystem("memory")
     files.put(str(write(tmp_path / "ds", 0)), "/versions/ds", recursive=True)

@@ -1,7 +1,5 @@
 """What notebooks show: HTML that is well-formed, the data in it, tables and figures."""
 
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -45,22 +43,6 @@ def test_datasets_and_their_windows(books: cl.Dataset) -> None:
             windows.show(wrong)
     with raises(ConfigError, found="int"):
         show(3)
-
-
-def test_nothing_else_has_to_be_imported(books: cl.Dataset, checkout: Path) -> None:
-    """In a process of its own, where nobody has imported what draws."""
-    script = f"import conceptloader as cl\nprint(cl.open_dataset({books.path!r})._repr_html_())"
-    done = subprocess.run([sys.executable, "-c", script], cwd=checkout, capture_output=True, text=True, check=True)
-    assert "60 documents" in text(done.stdout)
-
-
-def picture(html: str) -> list[tuple[str, int, int, int]]:
-    """(title, first token, end, row) of what is drawn."""
-    (drawn,) = ElementTree.fromstring(html.replace("&nbsp;", " ")).iter("svg")
-    return [
-        (one[0].text or "", x := int(one.get("x") or 0), x + int(one.get("width") or 0), int(one.get("y") or 0) // 9)
-        for one in drawn.iter("rect")
-    ]
 
 
 def test_blends_and_loaders_show_the_mixture_and_a_sample(folder: Path) -> None:

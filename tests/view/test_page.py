@@ -65,11 +65,6 @@ def test_a_step(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
     assert "trained: 0 samples before the last launch, and what followed; 1 launches that count" in mixture
 
 
-def test_steps(tmp_path: Path) -> None:
-    found = made(tmp_path, "trace run.yaml --global-batch-size 8 --steps 15:35")
-    assert (len(tables(found)["Samples"]), len(windows(found))) == (161, 160)
-
-
 def test_where_a_run_stands_is_what_was_trained(tmp_path: Path, folder: Path) -> None:
     """By the newest checkpoint, not by the launch; within the blocks of a mixture there is no share."""
     log = tmp_path / "log"

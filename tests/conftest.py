@@ -85,6 +85,12 @@ def tally(request: pytest.FixtureRequest) -> Tally:
     return lambda title, numbers: request.node.user_properties.append(("tally", [title, dict(numbers)]))
 
 
+def pytest_unconfigure() -> None:
+    """What a process tells at its end, of faults that tests made, is of no use here."""
+    if reads := sys.modules.get("conceptloader.storage.reads"):
+        reads.faults.clear()
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     reasons = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []))
     if reasons:

@@ -1,7 +1,7 @@
 """Words that nobody would search for: python -m tests.house.vocabulary, part of `make lint`.
 
 Pages and the strings of the product (messages, help, docstrings) use the terms of the field. For each word that this
-project once had for itself the list below has the usual ones.
+project once had for itself vocabulary.txt has the usual ones.
 """
 
 import ast
@@ -11,43 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-INSTEAD = {
-    r"mend(ed|s)?": "fix",
-    r"hand(s|ed)? (it |them |what )?out": "yield, return",
-    r"deals? out|dealt out": "assign",
-    r"anew": "again, re-",
-    r"borders?(?!-)": "boundary",
-    r"damaged?(?!_)": "corrupt(ion)",
-    r"in mid-\w+": "mid-run, mid-epoch",
-    r"in silence": "silently",
-    r"as ever": "unchanged",
-    r"of ours": "conceptloader's",
-    r"of one's own": "custom",
-    r"becomes of": "result",
-    r"cut off": "truncated",
-    r"fill(s|ed)? up|fill(s|ed)? (it|them) up": "pad",
-    r"(left|leaves?|leaving) (it |them )?out": "skip, drop, omit",
-    r"page-locked": "pinned",
-    r"white space": "whitespace",
-    r"learnt": "trained on, learned",
-    r"go(es)? on|going on": "resume, continue",
-    r"told apart|tells? .{1,30} apart": "distinguish",
-    r"behind": "after, consumed, before",
-    r"ahead of": "before, after, upcoming",
-    r"its kin": "related options",
-    r"sealed": "checksummed",
-    r"plain engine": "reference reader",
-    r"late read": "slow read",
-    r"(held|holds?|holding) up": "block, delay",
-    r"rising|falling": "ascending, descending",
-    r"at random": "randomly, random",
-    r"whatever": "any, for any",
-    r"beside": "next to, besides",
-    r"is (said|told)": "is logged",
-    r"lest|hence": "so that, so",
-    r"peers?": "baselines",
-}  # fmt: skip
-WORDS = {re.compile(rf"\b(?:{word})\b", re.IGNORECASE): instead for word, instead in INSTEAD.items()}
+INSTEAD = [line.split(" => ") for line in Path(__file__).with_suffix(".txt").read_text().splitlines()[2:]]
+WORDS = {re.compile(rf"\b(?:{word})\b", re.IGNORECASE): instead for word, instead in INSTEAD}
 OTHERS = [page for folder in ("docs", "design") for page in (ROOT / folder).rglob("*.md")]
 PAGES = ["README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", *OTHERS]
 NAME = re.compile(r"`[^`\n]*`")

@@ -65,10 +65,6 @@ def parsed(using: ChatParser, *records: Any) -> list[tuple[str, list[int], list[
     ]
 
 
-def learnt(tokenizer: FileTokenizer, tokens: list[int], mask: list[int]) -> str:
-    return tokenizer.decode([t for t, m in zip(tokens, mask, strict=True) if m])
-
-
 USER, ANSWER = TALK[1], TALK[2]
 
 
@@ -193,10 +189,7 @@ def test_tokens_and_masks_are_those_of_apply_chat_template(tokenizer: FileTokeni
         assert (tokens, mask) == (whole["input_ids"], wanted)
 
 
-END, MARK = "<|im_end|>", "{% endgeneration %}"
-
-
-BAD, GOOD = {"role": "assistant", "content": "bad"}, {"role": "assistant", "content": "good"}
+GOOD = {"role": "assistant", "content": "good"}
 
 
 def test_null_is_no_value_in_any_format(tmp_path: Path) -> None:

@@ -1,12 +1,20 @@
-"""What random mutants of ingest survived without: samples of inputs, and which of several faults is named."""
+"""Shards of large corpora; links, and files that are there twice."""
 
 from pathlib import Path
 
 import pytest
 
 from conceptloader.errors import InputError
-from conceptloader.ingest.records.inputs import find_sources
+from conceptloader.ingest.build.plan import default_shard_bytes
+from conceptloader.ingest.records.inputs import Source, find_sources
 from tests.raises import raises
+
+
+def test_shards_of_a_large_corpus() -> None:
+    """About 64 of them; the sizes are rounded up, so that there is no small one more."""
+    for sizes, wanted in (([1], 64 << 20), ([4 << 30, 1], (64 << 20) + 1), ([1 << 60], 16 << 30)):
+        made = [Source(path="x", name="x", compression=None, row_groups=None, size=n, sample="") for n in sizes]
+        assert default_shard_bytes(made) == wanted
 
 
 def test_linked_folders_are_read_once(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 import conceptloader as cl
-from conceptloader.cli import main
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec.columns import offsets_of
 from conceptloader.format.tools.verify import verify
@@ -112,12 +111,6 @@ def test_the_kept_copy_is_verified_and_goes_along(folder: Path) -> None:
         (problem,) = verify(folder / path, full=True)
         assert "found tokenizers-" in problem.message
         assert (problem.file, problem.shard) == (str(kept), None)
-    (folder / "out" / ".tokenizer.json").write_bytes(definition)  # beside the one that was edited
-    cl.annotate(folder / "out", [rows], folder / "repaired", track="new", span_unit="token")
-    assert verify(folder / "repaired") == []
-    (folder / "out" / ".tokenizer.json").unlink()
-    kept.write_bytes(definition)
-    assert main(["verify", str(folder / "out"), "--full"]) == 0
 
 
 def test_places_that_go_back_are_refused() -> None:

@@ -68,23 +68,6 @@ def check(local: Path, url: str, **options: Any) -> cl.Dataset:
     return far
 
 
-def test_ranges_in_any_order(local: Path, server: Server) -> None:
-    """Neighbours are one request, whatever stands between them in the list; none of no bytes is made."""
-    far, data = cl.open_dataset(upload(local, server)), (local / "00000.stream.bin").read_bytes()
-    file, other = (far.files.expected("stream.bin", shard) for shard in (0, 1))
-    places = [(50, 20), (0, 10), (60, 40), (5, 0), (50, 20), (0, len(data))]
-    list(far.files.source.ranges([(file, 0, 1), (other, 0, 1)]))  # they are checked
-    server.plan()
-    found = far.files.source.ranges([(file, *place) for place in places])
-    assert list(found) == [data[offset : offset + size] for offset, size in places]
-    assert server.count() == 1
-    server.put(other.path.split("/")[2], "ds/00001.stream.bin", b"x" * other.size)
-    found = far.files.source.ranges([(file, 3, 4), (other, 0, 9), (file, 9, 1)])
-    assert next(found) == data[3:7]
-    with raises(FormatError, "00001.stream.bin", "version"):
-        next(found)
-
-
 def test_every_kind_of_store(local: Path, server: Server) -> None:
     """By obstore and fsspec; http: test_http.py."""
     fsspec.filesystem("memory").put(str(local), "/bucket/ds", recursive=True)

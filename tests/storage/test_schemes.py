@@ -19,7 +19,6 @@ from conceptloader.loader.batch.open import open_reader
 from conceptloader.storage import reads as io
 from conceptloader.storage.objects import REMOTE, SCHEMES, Objects, Part
 from conceptloader.testing import random_documents, write_dataset
-from tests.batch.compare import assert_same
 from tests.raises import raises
 
 FILES: dict[str, Part] = {}
@@ -68,16 +67,6 @@ def test_a_training_from_it(near: Path) -> None:
     far.load_state_dict(far.state_dict_at(32))
     assert next(iter(far))["sample_index"].tolist() == wanted[4]["sample_index"].tolist()
     assert not FAULTS
-
-
-def test_packs_and_windows_of_it(near: Path) -> None:
-    there, samples = "made-up://host/near", np.arange(60, dtype=np.uint64)
-    mine, theirs = (open_reader(cl.open_blend(config(at, packing={"bins": 4}))) for at in (there, near))
-    for _ in range(2):
-        assert_same(mine.read(samples), theirs.read(samples))
-    far, local = (cl.open_dataset(at).windows(32) for at in (there, near))
-    for one, other in zip(far.__getitems__(range(30)), local.__getitems__(range(30)), strict=True):
-        assert one["tokens"].tolist() == other["tokens"].tolist()
 
 
 def test_what_it_gives_is_checked(near: Path) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from conceptloader.loader.torch.dataset import SampleDataset
     from conceptloader.loader.torch.loader import Loader, make_dataloader
     from conceptloader.loader.torch.losses import DatasetLosses, TokenMean, token_mean
-    from conceptloader.loader.torch.samplers import DistributedSampler, EpochSampler, MixtureSampler
+    from conceptloader.loader.torch.samplers import EpochSampler
     from conceptloader.loader.torch.trained import EvaluationLoader, TrainedLoader
     from conceptloader.order.mixture import Mixture
     from conceptloader.order.progress.found import find_state
@@ -68,7 +68,7 @@ _HOMES = {
     "loader.torch.dataset": "SampleDataset",
     "loader.torch.loader": "Loader make_dataloader",
     "loader.torch.losses": "DatasetLosses TokenMean token_mean",
-    "loader.torch.samplers": "DistributedSampler EpochSampler MixtureSampler",
+    "loader.torch.samplers": "EpochSampler",
     "loader.torch.trained": "EvaluationLoader TrainedLoader",
     "trace.viewer.decode": "decode",
 }
@@ -76,8 +76,8 @@ _PUBLIC = _MODULES | {name: home for home, names in _HOMES.items() for name in n
 
 __all__ = [
     "Blend", "ConceptloaderError", "Config", "Dataset", "DatasetLosses",
-    "DistributedSampler", "EpochSampler", "EvaluationLoader", "GrainSource", "Loader",
-    "Mixture", "MixtureSampler", "NumpyLoader", "SampleDataset", "Segment", "TensorBatch", "TokenMean", "TrainedLoader",
+    "EpochSampler", "EvaluationLoader", "GrainSource", "Loader",
+    "Mixture", "NumpyLoader", "SampleDataset", "Segment", "TensorBatch", "TokenMean", "TrainedLoader",
     "__version__", "adapters", "adopt", "annotate", "batches", "build", "collate_fn", "column_writer", "concat",
     "concepts", "decode", "errors", "find_state", "load_config", "make_dataloader", "metrics", "mixing", "open_blend",
     "open_dataset", "register_codec", "testing", "token_mean", "trace", "verify", "writing",

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid, pad
+from torch.nn.functional import pad
 
 from conceptloader.errors import ConfigError
 from conceptloader.kernels import records
 
 __all__ = [
-    "TrackTensors", "annotation_status", "noisy_or", "sample_negatives", "span_concepts", "span_mask", "span_targets",
+    "TrackTensors", "annotation_status", "span_concepts", "span_mask", "span_targets",
     "token_concepts", "token_values", "track",
 ]  # fmt: skip
 NOT_ANNOTATED, NO_CONCEPT, ANNOTATED, TRUNCATED = 0, 1, 2, 3
@@ -264,50 +264,6 @@ def span_targets(batch: Mapping[str, Any], track: str, num_concepts: int, *, fir
     targets = torch.zeros(counts.numel(), num_concepts + 1, device=ids.device)  # one more, for what is not wanted
     targets[slot, torch.where(some, ids, num_concepts)] = 1.0
     return targets[:, :num_concepts].view(*counts.shape, num_concepts)
-
-
-def noisy_or(logits: Tensor, batch: Mapping[str, Any], track: str) -> Tensor:
-    """Log-probability that a concept is at some token of a span: 1 - prod(1 - sigmoid(logit)) over its tokens.
-
-    Args:
-        logits: float [B, S, C], of each token and concept. A slot without tokens has log(0), clamped to a finite
-            number.
-        batch: Batch with the track.
-        track: Track name.
-
-    Returns:
-        [B, M, C], dtype of the logits.
-    """
-    index = batch[f"{track}_span_index"]
-    slots = batch[f"{track}_spans"].shape[1]
-    none = logits.new_zeros(len(logits), slots + 1, logits.shape[-1])
-    slot = torch.where(index >= 0, index, slots).long()[..., None].expand_as(logits)
-    absent = none.scatter_add(1, slot, logsigmoid(-logits))[:, :slots]  # the logarithm of: at none of them
-    tiny = torch.finfo(logits.dtype).tiny
-    return (-torch.expm1(absent)).clamp(min=tiny).log()
-
-
-def sample_negatives(
-    found: Concepts, num_concepts: int, n: int, *, generator: torch.Generator | None = None
-) -> Concepts:
-    """`n` concepts for each token or span, drawn uniformly from all; the mask is False for those that it has.
-
-    To contrast with `found`, of `span_concepts` or `token_concepts`: a concept beyond its K may be drawn, so let K hold
-    all, or skip what has `cut`.
-
-    Args:
-        found: Concepts and mask, of `span_concepts` or `token_concepts`.
-        num_concepts: Concepts to draw from.
-        n: Negatives of each token or span.
-        generator: On the device of `found`.
-
-    Returns:
-        ids and mask [..., n]; cut [...], how many of the drawn ones are in `found`.
-    """
-    shape = (*found.ids.shape[:-1], n)
-    drawn = torch.randint(num_concepts, shape, generator=generator, device=found.ids.device)
-    held = (drawn[..., :, None] == found.ids[..., None, :]).any(-1)
-    return Concepts(drawn, ~held, held.sum(-1))
 
 
 def _counts(batch: Mapping[str, Any], track: str) -> Tensor:

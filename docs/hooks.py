@@ -21,7 +21,7 @@ CHAPTERS: dict[str, tuple[str, str, dict[str, str]]] = {
         "The other names are for PyTorch's `DataLoader`, for numpy and JAX, and for trainers without an adapter.",
         {
             "": "make_dataloader Loader TensorBatch decode token_mean TokenMean DatasetLosses find_state SampleDataset "
-            "collate_fn MixtureSampler EpochSampler DistributedSampler TrainedLoader EvaluationLoader batches "
+            "collate_fn EpochSampler TrainedLoader EvaluationLoader batches "
             "NumpyLoader GrainSource"
         },
     ),
@@ -30,7 +30,7 @@ CHAPTERS: dict[str, tuple[str, str, dict[str, str]]] = {
         "What a loss over concepts is computed from, given a batch with a [track](../annotations.md).",
         {
             "concepts": "track TrackTensors token_concepts token_values span_targets span_concepts span_mask "
-            "annotation_status sample_negatives noisy_or"
+            "annotation_status"
         },
     ),
     "configuration": (

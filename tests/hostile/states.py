@@ -25,7 +25,7 @@ class States:
         return cl.make_dataloader(self._blend, micro_batch_size=2)
 
     def sampler(self) -> Any:
-        return cl.MixtureSampler([0, 10, 25], [1, 2])
+        return cl.EpochSampler(25)
 
     def load_loader(self, state: dict[str, Any]) -> None:
         loader = self.loader()

@@ -139,39 +139,15 @@ def test_tracks_merged_into_one_numbering(batches: list[Batch], ranked: bool) ->
         heads.token_concepts(batches[0], ["concepts", "concepts"], 2, merged=[0])
 
 
-def test_noisy_or(batches: list[Batch]) -> None:
-    for batch in batches[:3]:
-        index = batch["concepts_span_index"]
-        logits = torch.randn(*index.shape, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        found = heads.noisy_or(logits.requires_grad_(), batch, "concepts")
-        found.sum().backward()
-        assert logits.grad is not None
-        assert logits.grad.isfinite().all()
-        for b in range(len(index)):
-            for m in range(int(batch["concepts_num_spans"][b])):
-                absent = (1 - torch.sigmoid(logits[b, index[b] == m])).prod(0)
-                assert torch.allclose(found[b, m].exp(), 1 - absent)
-
-
-def test_negatives_are_none_of_the_positives(batches: list[Batch]) -> None:
-    positive = heads.token_concepts(batches[0], "concepts", 16)
-    drawn = heads.sample_negatives(positive, 8, 200, generator=torch.Generator().manual_seed(0))
-    assert drawn.ids.shape == (*positive.ids.shape[:2], 200)
-    for mine, ids, mask in zip(rows(positive), drawn.ids.flatten(0, 1), drawn.mask.flatten(0, 1), strict=True):
-        assert set(ids.tolist()) == set(range(8))
-        assert set(ids[mask].tolist()) == set(range(8)) - set(mine)
-
-
 def test_no_shape_depends_on_what_was_read(batches: list[Batch]) -> None:
     """Tensors without values: whatever would have to wait for a device to know a value raises."""
     with FakeTensorMode() as mode:
         batch = {key: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for key, v in batches[0].items()}
         spans = heads.span_concepts(batch, "concepts", 4)
-        heads.sample_negatives(heads.token_concepts(batch, "concepts", 4), NUM, 8)
+        heads.token_concepts(batch, "concepts", 4)
         heads.annotation_status(batch, "concepts")
         heads.span_mask(batch, "concepts")
         heads.span_targets(batch, "concepts", NUM)
-        heads.noisy_or(torch.randn(*batch["input_ids"].shape, 3), batch, "concepts")
         assert spans.ids.shape[-1] == 4
 
 

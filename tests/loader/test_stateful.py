@@ -26,17 +26,9 @@ class Numbers:
         return index
 
 
-def loaders(
-    ranks: int, workers: int = 0, drop_last: bool = False, size: int = SIZE, kind: str = "epoch"
-) -> list[StatefulDataLoader]:
-    def sampler(rank: int) -> cl.EpochSampler:
-        if kind == "epoch":
-            return cl.EpochSampler(size, ranks, rank, drop_last)
-        return cl.MixtureSampler([0, 100, size], [3, 1], ranks, rank, seed=4, drop_last=drop_last)
-
-    return [
-        StatefulDataLoader(Numbers(), batch_size=5, sampler=sampler(rank), num_workers=workers) for rank in range(ranks)
-    ]
+def loaders(ranks: int, workers: int = 0) -> list[StatefulDataLoader]:
+    samplers = [cl.EpochSampler(SIZE, ranks, rank) for rank in range(ranks)]
+    return [StatefulDataLoader(Numbers(), batch_size=5, sampler=one, num_workers=workers) for one in samplers]
 
 
 def run(made: list[StatefulDataLoader], batches: int | None = None) -> tuple[list[int], list[Any]]:
@@ -49,20 +41,12 @@ def run(made: list[StatefulDataLoader], batches: int | None = None) -> tuple[lis
 
 
 @pytest.mark.parametrize(
-    ("kind", "before", "after", "workers"),
-    [
-        ("epoch", 2, 4, 0),
-        ("epoch", 4, 2, 0),
-        ("mixture", 2, 1, 0),
-        ("mixture", 1, 4, 0),
-        pytest.param("epoch", 1, 2, 2, marks=pytest.mark.slow),
-        pytest.param("mixture", 2, 1, 2, marks=pytest.mark.slow),
-    ],
+    ("before", "after", "workers"), [(2, 4, 0), (4, 2, 0), (2, 1, 0), pytest.param(1, 2, 2, marks=pytest.mark.slow)]
 )
-def test_on_another_number_of_ranks_every_sample_is_trained_once(kind, before, after, workers):
-    whole, _ = run(loaders(1, kind=kind))
-    first, states = run(loaders(before, workers, kind=kind), 4)
-    resumed = loaders(after, workers, kind=kind)
+def test_on_another_number_of_ranks_every_sample_is_trained_once(before, after, workers):
+    whole, _ = run(loaders(1))
+    first, states = run(loaders(before, workers), 4)
+    resumed = loaders(after, workers)
     for loader in resumed:
         loader.load_state_dict(states[-1])  # any rank's
     rest, _ = run(resumed)
@@ -72,7 +56,7 @@ def test_on_another_number_of_ranks_every_sample_is_trained_once(kind, before, a
     for sampler in again:
         sampler.set_epoch(1)
     second, _ = run(resumed)
-    reference = loaders(1, kind=kind)
+    reference = loaders(1)
     reference[0].sampler.set_epoch(1)
     assert sorted(second) == sorted(run(reference)[0])  # and the epoch after it
 
@@ -103,7 +87,7 @@ def test_every_position_may_be_gone_on_from(before, after, drop_last):
 
 
 def test_states_are_one_string_and_an_edited_one_is_refused():
-    sampler = cl.MixtureSampler([0, 100, SIZE], [3, 1], 2, 0)
+    sampler = cl.EpochSampler(SIZE, 2, 0)
     iterator = iter(sampler)
     assert isinstance(iterator, PositionIterator)
     next(iterator)
@@ -116,25 +100,19 @@ def test_states_are_one_string_and_an_edited_one_is_refused():
             thing.load_state_dict(edited)
 
 
-def test_an_iterator_of_an_epoch_of_another_size_is_refused():
-    state = iter(cl.EpochSampler(240, 2, 0)).state_dict()
-    with raises(ResumeError, path="epoch_size", found="241", expected="240, as saved"):
-        iter(cl.EpochSampler(241, 2, 0)).load_state_dict(state)
-
-
-def test_the_state_of_another_kind_of_sampler_is_refused():
-    mixed = cl.MixtureSampler([0, 100, SIZE], [3, 1], 1, 0).state_dict()
-    with raises(ResumeError, path="order_version", found="None", expected="1, as saved"):
-        cl.EpochSampler(SIZE, 1, 0).load_state_dict(mixed)
+def test_the_state_of_an_epoch_of_another_size_is_refused():
+    saved, other = cl.EpochSampler(240, 2, 0), cl.EpochSampler(241, 2, 0)
+    for one, mine in ((saved, other), (iter(saved), iter(other))):
+        with raises(ResumeError, path="epoch_size", found="241", expected="240, as saved", fix="num_samples=240"):
+            mine.load_state_dict(one.state_dict())
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", ["epoch", "mixture"])
-def test_saved_between_epochs_the_next_one_follows(kind, workers):
+def test_saved_between_epochs_the_next_one_follows(workers):
     """set_epoch comes after load_state_dict, and before torchdata hands the state on."""
 
     def of_epoch(e, state=None):
-        (loader,) = loaders(1, workers, kind=kind)
+        (loader,) = loaders(1, workers)
         if state is not None:
             loader.load_state_dict(state)
         loader.sampler.set_epoch(e)
@@ -165,11 +143,3 @@ def test_set_epoch_and_a_state_within_another_epoch(caplog):
     assert "leaves 220 samples of epoch 1 unread" in caplog.text
     with raises(ResumeError, "sampler iterator state", fix="call set_epoch(1)"):
         resumed(0)
-
-
-def test_a_sampler_of_other_weights_refuses(caplog):
-    sampler = cl.MixtureSampler([0, 100, SIZE], [3, 1], 1, 0)
-    sampler.update_weights([1, 1])
-    state = sampler.state_dict()
-    with raises(ResumeError, "sampler state: weights"):
-        cl.MixtureSampler([0, 100, SIZE], [1, 3], 1, 0).load_state_dict(state)

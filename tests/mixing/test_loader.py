@@ -23,7 +23,7 @@ from tests.raises import raises
 USERS = "conceptloader.testing.controllers:Greedy"
 KINDS: list[dict[str, Any]] = [
     {"odm": {}},
-    {"odm": {"smoothing": None, "warmup_steps": 2}},
+    {"odm": {"smoothing": 0.5, "warmup_steps": 2}},
     {"doremi": {"reference": {"easy": 5.0, "hard": 3.0, "middle": 6.0}, "step_size": 0.1, "smoothing": 0.1}},
     {USERS: {"times": 3}},
 ]

@@ -1,21 +1,17 @@
-"""Samplers for torch's DataLoader: which index a rank reads when. Their state never moves by iterating."""
+"""The sampler of torch's DataLoader: which index a rank reads when. Its state never moves by iterating."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch.distributed as dist
 from torch.utils.data.distributed import DistributedSampler as TorchDistributedSampler
 
-from conceptloader.base.checks import as_count, as_integer
-from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.mixture import ORDER_VERSION, Mixture
+from conceptloader.base.checks import as_count
+from conceptloader.errors import ResumeError
 from conceptloader.order.partition import Partition
-from conceptloader.order.progress.state import Plain, as_leaf, saved_count, unsealed
-from conceptloader.order.segments import Segment
-from conceptloader.order.weights import tempered
+from conceptloader.order.progress.state import as_leaf, saved_count, unsealed
 
 logger = logging.getLogger(__name__)
 _CHUNK = 1024
@@ -24,8 +20,8 @@ _CHUNK = 1024
 class EpochSampler(TorchDistributedSampler[int]):
     """Sampler epoch e is the positions [e * n, (e + 1) * n) of an endless order, assigned to ranks in turn.
 
-    Base of the samplers below; by itself it is the sampler of a SampleDataset, whose index is a position. Iterating
-    changes nothing but the iterator: the epoch is what `set_epoch` says, and `set_skip` holds for the next iterator.
+    They are indices of a SampleDataset. Iterating changes nothing but the iterator: the epoch is what `set_epoch` says,
+    and `set_skip` holds for the next iterator.
     To Fabric, Lightning and Ray it is a DistributedSampler, which they neither replace nor share among ranks once more.
 
     Args:
@@ -47,7 +43,6 @@ class EpochSampler(TorchDistributedSampler[int]):
         self.num_samples = self.share(self.epoch_size)
         self.epoch = 0
         self._skip = 0
-        self._border = 0  # the first epoch that no iterator was made for
         self._asked: int | None = None  # what set_epoch said since an index was given
 
     def __len__(self) -> int:
@@ -72,16 +67,11 @@ class EpochSampler(TorchDistributedSampler[int]):
 
     def __iter__(self) -> "PositionIterator":
         skip, self._skip = self._skip, 0
-        self._border = max(self._border, self.epoch + 1)
         return PositionIterator(self, self.epoch, skip * self.num_replicas)
-
-    def indices(self, positions: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
-        """Dataset indices of positions of the order."""
-        return positions
 
     def state_dict(self) -> dict[str, str]:
         """The same on every rank. How far an epoch has come is for the trainer, or the iterator, to say."""
-        return as_leaf({"epoch": self.epoch, "epoch_size": self.epoch_size, **self._own_state()})
+        return as_leaf({"epoch": self.epoch, "epoch_size": self.epoch_size})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume a saved epoch, on any number of ranks.
@@ -89,24 +79,17 @@ class EpochSampler(TorchDistributedSampler[int]):
         Raises:
             ResumeError: If the sampler that was saved had another order, or the state is corrupt.
         """
-        saved = unsealed(state, "sampler state", "sampler")
-        wanted = {"epoch_size": self.epoch_size, **self._own_state()}
-        for key in sorted({*wanted, *saved} - {"epoch", "segments"}):
-            old, new = saved.get(key), wanted.get(key)
-            if old != new:
-                raise ResumeError(
-                    f"sampler state: {key}", f"{new!r}", f"{old!r}, as saved", f"pass {key}={old!r}, as saved"
-                )
-        epoch = saved_count(saved, "epoch", "sampler state")
-        self._load_own(saved)
-        self.epoch = epoch
-        self._border = max(self._border, epoch + 1)
+        where = "sampler state"
+        self.epoch = self._saved(unsealed(state, where, "sampler"), where, ("epoch",))[0]
 
-    def _own_state(self) -> Plain:
-        return {}
-
-    def _load_own(self, saved: Plain) -> None:
-        pass
+    def _saved(self, saved: Mapping[str, Any], where: str, keys: tuple[str, ...]) -> list[int]:
+        """Numbers of a state. Raises ResumeError for one of epochs of another size, or without them."""
+        size, *found = (saved_count(saved, key, where) for key in ("epoch_size", *keys))
+        if size != self.epoch_size:
+            raise ResumeError(
+                f"{where}: epoch_size", f"{self.epoch_size}", f"{size}, as saved", f"pass num_samples={size}, as saved"
+            )
+        return found
 
 
 class PositionIterator(Iterator[int]):
@@ -138,7 +121,7 @@ class PositionIterator(Iterator[int]):
         for start in range(0, stop, _CHUNK):
             given = np.arange(start, min(start + _CHUNK, stop), dtype=np.uint64)
             positions = (given * np.uint64(ranks) + np.uint64(first)) % size
-            yield from sampler.indices(positions + np.uint64(self._epoch) * size).tolist()
+            yield from (positions + np.uint64(self._epoch) * size).tolist()
 
     def state_dict(self) -> dict[str, str]:
         """The same on every rank that has given as many."""
@@ -155,14 +138,7 @@ class PositionIterator(Iterator[int]):
         """
         where, sampler = "sampler iterator state", self._sampler
         saved = unsealed(state, where, "sampler's iterator")
-        epoch, size, consumed = (saved_count(saved, key, where) for key in ("epoch", "epoch_size", "consumed"))
-        if size != sampler.epoch_size:
-            raise ResumeError(
-                f"{where}: epoch_size",
-                f"{sampler.epoch_size}",
-                f"{size}, as saved",
-                f"pass epoch_size={size}, as saved",
-            )
+        size, (epoch, consumed) = sampler.epoch_size, sampler._saved(saved, where, ("epoch", "consumed"))
         asked = epoch if sampler._asked is None else sampler._asked
         if asked < epoch:
             raise ResumeError(
@@ -182,115 +158,3 @@ class PositionIterator(Iterator[int]):
             )  # fmt: skip
         sampler.epoch = asked
         self._seek(asked, consumed if asked == epoch else 0)
-
-
-class MixtureSampler(EpochSampler):
-    """Indices into the concatenation of several datasets, blended by weight, each dataset in a new order every epoch.
-
-    Same arguments as KempnerForge's sampler of this name, but any prefix of the order keeps the weights, a dataset's
-    samples are never repeated before all of them were drawn, and the order does not depend on the number of ranks.
-
-    Args:
-        cumulative_sizes: [0, len(first), len(first) + len(second), ...]; an epoch has as many samples as all datasets.
-        weights: One for each dataset, 0 or more, not all 0.
-        num_replicas: Data-parallel ranks; by default the size of the process group, or 1.
-        rank: This one of them; by default that in the process group, or 0.
-        shuffle: False for storage order.
-        seed: Decides the order.
-        drop_last: Whether the epoch's last positions that do not go round are dropped, or padded from its first ones.
-        temperature: Weights ** (1 / temperature).
-    """
-
-    def __init__(
-        self,
-        cumulative_sizes: Sequence[int],
-        weights: Sequence[float],
-        num_replicas: int | None = None,
-        rank: int | None = None,
-        shuffle: bool = True,
-        seed: int = 0,
-        drop_last: bool = True,
-        temperature: float = 1.0,
-    ) -> None:
-        super().__init__(cumulative_sizes[-1], num_replicas, rank, drop_last)
-        self._offsets = np.array(cumulative_sizes[:-1], np.uint64)
-        self._sizes = np.diff(np.array(cumulative_sizes, np.int64)).tolist()
-        self._names = [f"{k:06d}" for k in range(len(self._sizes))]
-        self.shuffle, self.seed = bool(shuffle), as_integer(seed, "seed")
-        self._build([Segment(at=0, weights=self._weights(weights, temperature))])
-
-    def update_weights(self, weights: Sequence[float], temperature: float = 1.0) -> None:
-        """Other weights from the next epoch boundary on: from the first epoch that no iterator was made for yet.
-
-        What was drawn before is not drawn again. Calling it with the weights in force changes nothing.
-        """
-        new = Segment(at=self._border * self.epoch_size, weights=self._weights(weights, temperature))
-        kept = [one for one in self.order.segments if one.at < new.at]
-        self._build(kept if kept and kept[-1].weights == new.weights else [*kept, new])
-
-    def indices(self, positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        datasets, _, windows = self.order.sample_many(positions)
-        return self._offsets[datasets] + windows
-
-    def _weights(self, weights: Sequence[float], temperature: float) -> dict[str, float]:
-        if len(weights) != len(self._names):
-            raise ConfigError(
-                "weights",
-                len(weights),
-                f"a weight for each of {len(self._names)} datasets",
-                f"pass {len(self._names)} weights",
-            )
-        named = {name: weight for name, weight in zip(self._names, weights, strict=True) if weight != 0}
-        return tempered(named, temperature) if named else {}
-
-    def _build(self, segments: Sequence[Segment]) -> None:
-        self.order = Mixture(
-            sizes=self._sizes, names=self._names, seed=self.seed, segments=segments, shuffle=self.shuffle
-        )
-
-    def _own_state(self) -> Plain:
-        return {
-            "seed": self.seed,
-            "shuffle": self.shuffle,
-            "sizes": self._sizes,
-            # Those that the run began with, which a sampler of others refuses; their ratios.
-            "weights": [self.order.segments[0].weights.get(name, 0) for name in self._names],
-            "order_version": ORDER_VERSION,
-            "segments": [{"at": one.at, "weights": dict(one.weights)} for one in self.order.segments],
-        }
-
-    def _load_own(self, saved: Plain) -> None:
-        try:
-            self._build([Segment(at=one["at"], weights=one["weights"]) for one in saved["segments"]])
-        except (KeyError, TypeError, AttributeError, ConfigError) as error:
-            raise ResumeError(
-                "sampler state",
-                f"corrupt segments ({type(error).__name__}: {error})",
-                "the segments as saved",
-                "pass load_state_dict the state of another checkpoint",
-            ) from error
-
-
-class DistributedSampler(MixtureSampler):
-    """In place of torch's sampler of this name: no list of indices, every epoch in an order unrelated to the others.
-
-    Args:
-        dataset: Anything with a length.
-        num_replicas: Data-parallel ranks; by default the size of the process group, or 1.
-        rank: This one of them; by default that in the process group, or 0.
-        shuffle: False for storage order.
-        seed: Decides the order, together with the epoch.
-        drop_last: Whether the epoch's last positions that do not go round are dropped, or padded from its first ones.
-    """
-
-    def __init__(
-        self,
-        dataset: Sized,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-        shuffle: bool = True,
-        seed: int = 0,
-        drop_last: bool = False,
-    ) -> None:
-        super().__init__([0, len(dataset)], [1], num_replicas, rank, shuffle, seed, drop_last)
-        self.dataset = dataset  # type: ignore[assignment] # for torch's class a Dataset

@@ -56,7 +56,7 @@ def summary_lines(summary: Summary, arguments: argparse.Namespace) -> list[str]:
         )
     elif summary.slow:
         lines.append(f"tokenized by tokenizers, the slower way: {summary.slow}")
-    lines += summary.losses.lines() + (summary.ids.lines() if summary.ids else [])
+    lines += summary.losses.lines()
     if summary.bad_records:
         lines.append(f"{summary.bad_records:,} bad records were skipped, see {arguments.bad_records}")
     return lines

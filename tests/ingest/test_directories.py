@@ -192,18 +192,3 @@ def test_of_a_repository_the_files_of_a_path_are_fetched(tmp_path: Path, monkeyp
         find_sources(["hub:some/one/b.tar"])
     with raises(ConfigError, "hub:some/one:x", "split 'x' of a model"):
         load_tokenizer("hub:some/one:x")
-
-
-def test_ids_are_compared_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is bounded, also for an id that many documents have."""
-    from conceptloader.ingest.build import ids
-
-    names = [f"d{n // 2}" for n in range(200)] + [f"e{n}" for n in range(300)] + ["many"] * 500
-    path = tmp_path / "in.jsonl"
-    path.write_text("".join(json.dumps({"id": name, "text": "a"}) + "\n" for name in names))
-    for part in (1 << 22, 64):
-        monkeypatch.setattr(ids, "_PART", part)
-        summary = cl.build(path, tmp_path / "out", tokenizer="bytes", shard_input_bytes=3000)
-        assert summary.ids is not None
-        assert (summary.ids.repeated, len(summary.ids.examples)) == (700, 3)
-        assert {*summary.ids.examples} <= {*names}

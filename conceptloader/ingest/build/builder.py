@@ -24,7 +24,6 @@ from conceptloader.format.write.build import (
 )
 from conceptloader.format.write.finalize import finalize
 from conceptloader.ingest.build.complete import Summary, describe_complete
-from conceptloader.ingest.build.ids import count_ids
 from conceptloader.ingest.build.options import Options
 from conceptloader.ingest.build.plan import Plan, default_shard_bytes, piece_bytes, plan_shards
 from conceptloader.ingest.build.shard import Progress, ShardJob, write_shard
@@ -103,9 +102,6 @@ def build_dataset(
         summary.guessed_eos = getattr(options.tokenizer, "guessed", "")
         if task is None:
             summary.losses = check_losses(build, options.max_unaligned_spans)
-            summary.ids = count_ids(build)
-            if options.unique_ids:
-                summary.ids.check(path)
             summary.special_tokens = read_spelled(build)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(path, TIMES))

@@ -15,7 +15,6 @@ from conceptloader.format.write.build import (
     difference,
     open_writer,
 )
-from conceptloader.ingest.build.ids import IdCounts, count_ids
 from conceptloader.ingest.build.options import Options
 from conceptloader.ingest.build.plan import Plan
 from conceptloader.ingest.build.unaligned import Losses, read_losses, read_spelled
@@ -29,8 +28,7 @@ log = logging.getLogger(__name__)
 class Summary:
     """What a build did. lost_spans: spans that got no token, in all and, with examples, by track in `losses`.
 
-    ids: those that are missing or there twice; None for the shards of a task. special_tokens: how often texts spelled
-    each one. doubled: documents that had the eos or bos already that they got. compared: documents of which gigatoken's
+    special_tokens: how often texts spelled each one. doubled: documents that had the eos or bos already that they got. compared: documents of which gigatoken's
     ids were compared with those of tokenizers; slowed: that tokenizers
     encoded; slow: why it was not used. unprinted: fields of messages that the chat
     template omitted, by name. guessed_eos: name of the eos if only its name says that it is one. These, bad records
@@ -47,7 +45,6 @@ class Summary:
     bad_records: int = 0
     seconds: float = 0.0
     truncated: int = 0
-    ids: IdCounts | None = None
     special_tokens: dict[str, int] = field(default_factory=dict)
     doubled: int = 0
     unprinted: dict[str, int] = field(default_factory=dict)
@@ -85,9 +82,6 @@ def describe_complete(
     log.info("%s is complete already", path)
     losses = read_losses(found)
     losses.check(limits.max_unaligned_spans, path, "the dataset is complete and stays as it is")
-    ids = count_ids(found)
-    if limits.unique_ids:
-        ids.check(path)
     shards, documents, tokens = found.num_shards, manifest.num_documents, manifest.num_tokens
     counts = path, shards, shards, documents, tokens, losses.lost, losses
-    return Summary(*counts, ids=ids, special_tokens=read_spelled(found))
+    return Summary(*counts, special_tokens=read_spelled(found))

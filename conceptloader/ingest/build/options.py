@@ -76,7 +76,6 @@ class Options(SpanAlignment):
     shard_input_bytes: int | None = option(
         "input bytes per shard (default: about 64 shards of 64M to 16G)", None, "SIZE", size, group=_BUILD
     )
-    unique_ids: bool = option("raise for missing and repeated ids", False, group=_BUILD)
 
     columns: Columns = None  # type: ignore[assignment]  # none before `resolved`
     rules: ChatRules | None = None

@@ -30,7 +30,6 @@ _FIELDS = {
     "concepts": ("concepts", "concept", "labels", "label", "tags", "tag"),
 }  # of spans
 _SCORES = "scores", "score", "confidence"
-_MASKS = {"labels": "what is trained on, all but -100", "attention_mask": "padding, which is dropped"}
 _ASKED = {
     "metadata-column": "kept, to select documents by",
     "number": "a number per document, to weigh and select by",
@@ -85,10 +84,9 @@ def write_recipe(arguments: argparse.Namespace, output: Output) -> None:
         _find_content(found, kinds, sources[0].path)
         _find_spans(found, values, kinds)
     tokens = found.columns.get("tokens")
-    known = {"metadata": "metadata"} | (_MASKS if tokens else {})
     for name, kind in kinds.items():
-        if name in known and (name != "metadata" or kind == "object"):
-            found.roles[name] = known[name]
+        if name == "metadata" and kind == "object":
+            found.roles[name] = "metadata"
         elif name not in found.roles:
             longs = [*map(len, values[tokens])] if tokens and kind in ("numbers", "integers") else None
             found.ask(name, kind, longs == [*map(len, values[name])] if longs else False)

@@ -164,7 +164,7 @@ def format_options(options: Options) -> BuildOptions:
     if options.bos is not None and (options.rules is not None or not 0 <= options.bos < facts.vocab_size):
         wanted = "none with a chat template, which writes its own" if options.rules else f"ids below {facts.vocab_size}"
         raise ConfigError("bos", f"token {options.bos}", wanted, "correct --bos, or omit it")
-    columns, fields = options.columns, dict(options.columns.fields)
+    columns = options.columns
     usual = "character" if columns.tokens is None else "token"
     if options.span_unit not in (None, usual) and (columns.tokens is not None or options.rules is not None):
         wanted = "none for conversations, which have no spans" if options.rules else "token for documents of tokens"
@@ -195,12 +195,10 @@ def format_options(options: Options) -> BuildOptions:
     for name, code in columns.numbers.items():
         dtype, _ = number_type(code)
         tracks[name] = TrackOptions(codec="numpy", parameters={"dtype": dtype})
-    if columns.labels is not None:
-        fields["loss_mask"] = "u1"
     return BuildOptions(
         mode=options.mode or ("stream-with-metadata" if tracks else "token-stream"),
         tokenizer=facts,
-        fields=fields,
+        fields=dict(columns.fields),
         tracks=tracks,
         extra={
             "ingest": {

@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 class Summary:
     """What a build did. lost_spans: spans that got no token, in all and, with examples, by track in `losses`.
 
-    special_tokens: how often texts spelled each one. doubled: documents that had the eos or bos already that they got. compared: documents of which gigatoken's
-    ids were compared with those of tokenizers; slowed: that tokenizers
-    encoded; slow: why it was not used. unprinted: fields of messages that the chat
-    template omitted, by name. guessed_eos: name of the eos if only its name says that it is one. These, bad records
-    and truncated conversations are those of this run, all else is of the whole dataset.
+    special_tokens: how often texts spelled each one. doubled: documents that had the eos or bos already that they got.
+    compared: documents of which gigatoken's ids were compared with those of tokenizers; slowed: that tokenizers
+    encoded; slow: why it was not used. unprinted: fields of messages that the chat template omitted, by name.
+    guessed_eos: name of the eos if only its name says that it is one. These, bad records and truncated conversations
+    are those of this run, all else is of the whole dataset.
     """
 
     path: str

@@ -118,7 +118,7 @@ class Options(SpanAlignment):
             if rule == TEXT:
                 fix = "omit --special-tokens, or pass control, which makes it these tokens"
                 raise ConfigError("special_tokens", f"{TEXT!r} for conversations", f"{ERROR!r} or {CONTROL!r}", fix)
-            columns, rule = replace(columns, **MADE, labels=None, attention_mask=None), rule or ERROR
+            columns, rule = replace(columns, **MADE), rule or ERROR
             specials = dict(rules.specials)  # the template ends turns, by the eos that the tokenizer has
             if "eos_token" in specials and isinstance(tokenizer, FileTokenizer):
                 specials["eos_token"] = tokenizer.name_of(tokenizer.eos_id) or specials["eos_token"]

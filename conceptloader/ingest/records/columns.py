@@ -42,8 +42,6 @@ class Columns:
         fields: token-aligned columns and their types, e.g. {"loss_mask": "u1"}.
         numbers: Columns with one number per document, and their types, e.g. {"quality": "f4"}: tracks of these names.
         ignored: Columns that may be there, and fields of spans, as COLUMN.FIELD.
-        labels: Column of the labels of tokens, -100 where they are not trained on: a field loss_mask.
-        attention_mask: Column with 0 for padding, which is dropped.
     """
 
     text: str | None = "text"
@@ -56,8 +54,6 @@ class Columns:
     fields: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, str] = field(default_factory=dict)
     ignored: Sequence[str] = ()
-    labels: str | None = None
-    attention_mask: str | None = None
 
     def __post_init__(self) -> None:
         if (self.text is None) == (self.tokens is None):
@@ -67,14 +63,7 @@ class Columns:
                 "either text or tokens",
                 "pass --column text=NAME or --column tokens=NAME",
             )
-        if self.labels is not None and "loss_mask" in self.fields:
-            raise ConfigError(
-                "columns",
-                "labels and a field loss_mask",
-                "only one of the two",
-                "ignore one of them: --ignore-column NAME",
-            )
-        if self.aligned and self.text is not None:
+        if self.fields and self.text is not None:
             raise ConfigError(
                 "columns",
                 "token-aligned fields with text",
@@ -102,15 +91,9 @@ class Columns:
     def has_metadata(self) -> bool:
         return self.metadata is not None or bool(self.metadata_columns)
 
-    @property
-    def aligned(self) -> dict[str, str]:
-        """Columns with a number per token, and their types."""
-        masks = {name: "i8" for name in (self.labels, self.attention_mask) if name is not None}
-        return {**self.fields, **masks}
-
     def _roles(self) -> list[str]:
         metadata = [self.metadata] if self.metadata is not None else []
-        named = [*self.metadata_columns, *self.aligned, *self.numbers]
+        named = [*self.metadata_columns, *self.fields, *self.numbers]
         ids = [] if self.id in self.ignored else [self.id]
         return [self.content, *ids, *self.tracks.values(), *metadata, *named]
 
@@ -126,7 +109,7 @@ class Columns:
 
     def objects(self) -> list[str]:
         """Those of which Python looks at each value: all but tokens, spans and fields."""
-        arrays = {self.tokens, *self.tracks.values(), *self.aligned}
+        arrays = {self.tokens, *self.tracks.values(), *self.fields}
         return [name for name in self.wanted() if name not in arrays]
 
     def problem(self, found: Collection[str]) -> str | None:
@@ -139,14 +122,17 @@ class Columns:
             )
         if unknown:
             listed = f"column{'s' if unknown[1:] else ''} {', '.join(map(repr, unknown))}"
+            padded = self.tokens and {"labels", "attention_mask"} & {*unknown}
+            what = "without padding, which is trained on, and a list of 0 where labels are -100, else 1"
             return (
                 f"found {listed}, expected some of {', '.join(self.wanted())}; declare it (--track, "
                 "--metadata-column, --field, --number) or omit it (--ignore-column)"
+                + (f"; write tokens {what} (--field loss_mask:u1)" if padded else "")
             )
         return None
 
     def to_json(self) -> dict[str, Any]:
         """For the options of a dataset."""
         found = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        later = "span_fields", "numbers", "labels", "attention_mask"
+        later = "span_fields", "numbers"
         return {name: value for name, value in found.items() if value or name not in later}

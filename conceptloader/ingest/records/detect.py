@@ -1,6 +1,5 @@
 """Which columns the input has, from its first records, so that usual inputs need no options."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,10 +13,7 @@ from conceptloader.ingest.records.lines import read_blocks
 from conceptloader.ingest.records.records import read_record
 from conceptloader.ingest.records.table import column_types
 
-log = logging.getLogger(__name__)
-
-_MASKS = {"labels": "prompts", "attention_mask": "padding"}  # and what is trained without them
-_OURS = "text", "tokens", "id", "spans", "metadata", *_MASKS, *SPAN_FIELDS
+_OURS = "text", "tokens", "id", "spans", "metadata", *SPAN_FIELDS
 
 
 def detect_columns(
@@ -32,10 +28,9 @@ def detect_columns(
 ) -> Columns:
     """Columns as given, and for the rest as the first block of records has them.
 
-    `text` or `tokens` is the content, whichever is there, tokens with `labels` and `attention_mask`; `spans` is the
-    track concepts and `spans_<track>` the track of that name; `metadata` is the metadata
-    object. names: what these columns, `id`, and the fields of spans are called, where that differs. strict: the first
-    records have no others.
+    `text` or `tokens` is the content, whichever is there; `spans` is the track concepts and `spans_<track>` the track
+    of that name; `metadata` is the metadata object. names: what these columns, `id`, and the fields of spans are
+    called, where that differs. strict: the first records have no others.
 
     Raises: ConfigError if both text and tokens are there or named, InputError for an empty corpus or broken records,
     and with `strict` for columns that are not known, all of them.
@@ -59,9 +54,6 @@ def detect_columns(
     spans = {name for name in usual if name == column_of(MAIN_TRACK) or name.startswith(SPANS_PREFIX)}
     columns = {_track_of(name): names.get(name, name) for name in sorted(spans, key=_track_of)}
     metadata = names.get("metadata", "metadata")  # one that is named may come later, as a track may
-    taken = {*names.values(), *metadata_columns, *(fields or {}), *(numbers or {})}
-    masks = {ours: ours for ours in _MASKS if tokens is not None and ours in found - taken}
-    masks |= {ours: names[ours] for ours in _MASKS if ours in names}
     result = Columns(
         text=text,
         tokens=tokens,
@@ -73,13 +65,7 @@ def detect_columns(
         fields=fields or {},
         numbers=numbers or {},
         ignored=ignored,
-        **masks,
     )
-    for ours, what in _MASKS.items():
-        if tokens is not None and ours in there - set(names.values()) and ours not in masks:
-            log.warning(
-                "%s: %s is not used, so that %s would be trained on (--column %s=%s)", path, ours, what, ours, ours
-            )
     problem = result.problem(found) if strict else None
     if problem:
         raise InputError.saying(f"{path}: the first records", problem)

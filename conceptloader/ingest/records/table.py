@@ -16,7 +16,6 @@ from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatc
 from conceptloader.ingest.records.columns import Columns, own_text
 from conceptloader.ingest.records.documents import Documents, check_own, each
 from conceptloader.ingest.records.features import decoded, features_of, holds_json, meant
-from conceptloader.ingest.records.tokenized import as_trained
 from conceptloader.ingest.records.vocabulary import Concepts
 
 _BATCH_BYTES = 2 << 20  # so that what is done to a batch stays in the cache
@@ -99,7 +98,7 @@ def read_row_groups(
         wanted = [name for name in asked if name in names]
         features = features_of(path, file.schema_arrow)
         if columns is not None:
-            numbers = [columns.tokens or "", *columns.aligned, *columns.numbers]
+            numbers = [columns.tokens or "", *columns.fields, *columns.numbers]
         counts = [file.metadata.row_group(i).num_rows for i in range(end)]
         first = row = sum(counts[:begin])
         for group in range(begin, end):
@@ -149,7 +148,7 @@ class TableParser:
         gc.disable()  # objects of JSON hold no cycles: looking for some takes as long as parsing does
         try:
             each(rows, add)
-            arrays = [name for name in (columns.tokens, *columns.tracks.values(), *columns.aligned) if name is not None]
+            arrays = [name for name in (columns.tokens, *columns.tracks.values(), *columns.fields) if name is not None]
             given = {name: typed([one.get(name) for one in records], name) for name in arrays}
         finally:
             if collects:
@@ -173,13 +172,13 @@ class TableParser:
             for track, column in columns.tracks.items()
         }
         fields = {}
-        for name, code in columns.aligned.items():
+        for name, code in columns.fields.items():
             if name not in given:
                 raise BadRow(
                     -1, f"found no column {name!r}, expected one value per token in it; correct --column OURS=THEIRS"
                 )
             fields[name] = _aligned(given[name], name, tokens, np.dtype("<" + code))
-        return as_trained(documents.batch(tokens, spans, fields), columns)
+        return documents.batch(tokens, spans, fields)
 
 
 def typed(values: Sequence[Any], name: str) -> Any:

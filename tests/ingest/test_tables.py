@@ -1,16 +1,19 @@
 """Types of Parquet, repositories of the hub in its cache, and datasets that replace others."""
 
+import json
 import os
+import re
 from pathlib import Path
 from unittest.mock import patch
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import conceptloader as cl
 from conceptloader.cli import main
-from conceptloader.errors import ConfigError
+from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.build.builder import build_dataset
 from conceptloader.ingest.build.options import Options
 from conceptloader.ingest.hub import HubName
@@ -77,3 +80,17 @@ def test_one_of_several_tasks(tmp_path: Path) -> None:
         with raises(ConfigError, "task", f"{wrong[0]} of {wrong[1]}"):
             build_dataset(inputs, tmp_path / "out", options, task=wrong)
     assert os.listdir(tmp_path) == ["c.jsonl"]
+
+
+def test_labels_are_written_as_names_by_the_line_that_an_error_says(tmp_path: Path) -> None:
+    known = {"info": {"features": {"label": {"_type": "ClassLabel", "names": ["neg", "pos"]}}}}
+    table = pa.table({"text": ["a", "b", "c"], "label": [1, 0, -1]})
+    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(known)}), tmp_path / "in.parquet")
+    with raises(InputError, "in.parquet: label", "labels or JSON") as caught:
+        cl.build(tmp_path / "in.parquet", tmp_path / "no", tokenizer="bytes", metadata_column=["label"])
+    line = re.search(r"COPY .*\(FORMAT json\)", str(caught.value))
+    assert line is not None
+    duckdb.sql(line[0])
+    cl.build(f"{tmp_path}/in.parquet.jsonl", tmp_path / "out", tokenizer="bytes", metadata_column=["label"])
+    with cl.open_dataset(tmp_path / "out") as ds:
+        assert [one["label"] for one in ds.spans("metadata", 0, ds.num_tokens).decode()] == ["pos", "neg", None]

@@ -27,7 +27,6 @@ from conceptloader.ingest.annotate.place import Placer
 from conceptloader.ingest.annotate.rows import OnBad, Rows
 from conceptloader.ingest.annotate.write import KINDS, NewTrack, write_tracks
 from conceptloader.ingest.database import database
-from conceptloader.ingest.records.detect import labels_of
 from conceptloader.ingest.records.inputs import Source, find_sources
 from conceptloader.storage.durable import write_file
 
@@ -65,7 +64,7 @@ def annotate(
         ReadError: A file cannot be read.
     """
     sources = find_sources(inputs)
-    options = _with_labels(options_from(AnnotateOptions, "annotate", given).resolved(), sources)
+    options = options_from(AnnotateOptions, "annotate", given).resolved()
     track = options.check()
     manifest, allowed = load_manifest(dataset, roots)
     with (
@@ -124,14 +123,6 @@ def annotate(
         write_manifest(manifest, working)
     warn_of_roots(manifest, os.path.abspath(out))
     return manifest
-
-
-def _with_labels(options: AnnotateOptions, sources: Sequence[Source]) -> AnnotateOptions:
-    """The same with the names that `datasets` keeps of the labels, if there is no vocabulary."""
-    if options.codec != "concepts" or options.vocabulary is not None:
-        return options
-    spans, field = (options.column.get(name, name) for name in ("spans", "concepts"))
-    return replace(options, vocabulary=labels_of(sources, spans, field) or labels_of(sources, None, field))
 
 
 def _check_found(count: int, sources: Sequence[Source], unseen: Collection[str]) -> None:

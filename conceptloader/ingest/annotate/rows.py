@@ -86,7 +86,6 @@ class Rows:
     def _blocks(self, source: Source) -> Iterator[tuple[Sequence[int], Any, list[tuple[int, str]]]]:
         """(numbers of some rows; these, a record batch or a list of objects; what is wrong with others of them)."""
         if source.row_groups is not None:
-            # Labels of `datasets` in these are numbers, not names.
             values = [self._theirs.get("value", "value"), self._spans] if self._concepts is None else []
             groups = len(source.row_groups)
             for table, first, _ in read_row_groups(source.path, 0, groups, None, self._ignored, values):

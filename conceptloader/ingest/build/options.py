@@ -14,7 +14,7 @@ from conceptloader.ingest.align.rules import SpanAlignment
 from conceptloader.ingest.hub import TOKENIZER_FILES, fetched
 from conceptloader.ingest.records.chat import CHAT_NAMES, MADE, ChatRules, load_rules, read_variable
 from conceptloader.ingest.records.columns import Columns
-from conceptloader.ingest.records.detect import detect_columns, with_labels
+from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import Source
 from conceptloader.ingest.records.special_tokens import CONTROL, ERROR, RULES, TEXT
 from conceptloader.ingest.records.tokenizer import FileTokenizer, find_token, load_tokenizer
@@ -128,7 +128,7 @@ class Options(SpanAlignment):
             tokenizer=tokenizer,
             bos=find_token(tokenizer, None if self.bos is None else str(self.bos), "--bos"),
             special_tokens=rule,
-            vocabulary=with_labels(vocabulary, sources, columns),
+            vocabulary=vocabulary,
             columns=columns,
             rules=rules,
             mode=self.mode or ("document" if rules else None),

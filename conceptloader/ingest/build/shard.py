@@ -278,7 +278,8 @@ def read_piece(job: ShardJob, build: Build, piece: Piece) -> Iterator[tuple[Rows
         size = piece_bytes(source, piece)
         count = 0
         columns = None if chat else options.columns
-        for table, first, share in read_row_groups(source.path, piece.begin, piece.end, columns):
+        ignored = options.columns.ignored
+        for table, first, share in read_row_groups(source.path, piece.begin, piece.end, columns, ignored):
             consumed = int(size * share) - count
             count += consumed
             yield Rows(source.path, table, parse, range(first, first + table.num_rows), "row {}".format), consumed

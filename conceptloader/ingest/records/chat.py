@@ -152,7 +152,7 @@ class ChatParser:
         self._tokenizer.spelled.clear()
         if not isinstance(rows, list):
             rows = rows.select([name for name in rows.schema.names if name not in self._columns.ignored])
-            rows = objects_of(rows.to_struct_array(), "", self._row)
+            rows = objects_of(rows.to_struct_array(), "")
         each(rows, lambda row: documents.append(self._document(len(documents), row)))
         batch = self._records.parse_records(documents)
         batch.truncated, batch.answers, batch.unended = found.truncated, found.answers, found.unended
@@ -164,7 +164,7 @@ class ChatParser:
         return {name: one if name in self._kept else _without_null(plain(one)) for name, one in row.items()}
 
     def _document(self, number: int, row: Any) -> dict[str, Any]:
-        record = row if isinstance(row, dict) else self._row(read_record(row))
+        record = self._row(row if isinstance(row, dict) else read_record(row))
         record = {self._names.get(name, name): one for name, one in record.items() if name not in self._columns.ignored}
         kept = {name: record.pop(name) for name in self._kept & record.keys()}
         wanted = ("prompt", "completion") if "completion" in record else ("messages",)

@@ -1,13 +1,10 @@
 """Which columns the input has, from its first records, so that usual inputs need no options."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from conceptloader.base.strict import unknown
 from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.parquet import open_parquet
 from conceptloader.ingest.records.columns import MAIN_TRACK, SPAN_FIELDS, SPANS_PREFIX, Columns, column_of
-from conceptloader.ingest.records.features import features_of, label_names
 from conceptloader.ingest.records.inputs import Source
 from conceptloader.ingest.records.lines import read_blocks
 from conceptloader.ingest.records.records import read_record
@@ -70,29 +67,6 @@ def detect_columns(
     if problem:
         raise InputError.saying(f"{path}: the first records", problem)
     return result
-
-
-def with_labels(
-    given: Mapping[str, Sequence[str]], sources: Sequence[Source], columns: Columns
-) -> dict[str, Sequence[str]]:
-    """The vocabularies, and for tracks without one the names that `datasets` keeps of their labels."""
-    field = columns.span_fields.get("concepts", "concepts")
-    found = {track: labels_of(sources, column, field) for track, column in columns.tracks.items() if track not in given}
-    return {**given, **{track: names for track, names in found.items() if names is not None}}
-
-
-def labels_of(sources: Sequence[Source], column: str | None, field: str) -> Sequence[str] | None:
-    """Names of the labels in a field of the spans of a column, if the first table has some; None: of a column."""
-    path = next((source.path for source in sources if source.row_groups is not None), None)
-    if path is None:
-        return None
-    with open_parquet(path) as file:
-        features = features_of(path, file.schema_arrow)
-    feature: Any = features if column is None else features.get(column)
-    for _ in range(2 if column is not None else 0):  # a list of objects, or before datasets 4 an object of lists
-        feature = feature[0] if isinstance(feature, list) and feature else feature
-        feature = feature.get("feature", feature) if isinstance(feature, dict) else feature
-    return label_names(feature.get(field)) if isinstance(feature, dict) else None
 
 
 def _track_of(column: str) -> str:

@@ -15,7 +15,7 @@ from conceptloader.ingest.parquet import is_list, is_text, list_parts, open_parq
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.columns import Columns, own_text
 from conceptloader.ingest.records.documents import Documents, check_own, each
-from conceptloader.ingest.records.features import decoded, features_of, holds_json, meant
+from conceptloader.ingest.records.features import check_features
 from conceptloader.ingest.records.vocabulary import Concepts
 
 _BATCH_BYTES = 2 << 20  # so that what is done to a batch stays in the cache
@@ -34,28 +34,13 @@ def read_objects(path: str, column: str | None = None) -> Iterator[tuple[int, di
     row = 0
     with open_parquet(path) as file:
         wanted = None if column is None else [name for name in file.schema_arrow.names if name == column]
-        features = features_of(path, file.schema_arrow)
         try:
             for table in file.iter_batches(batch_size=1 << 10, columns=wanted, use_threads=False):
-                yield from rows_of(path, meant(table, features, ()), np.arange(table.num_rows), row)
+                yield from enumerate(table.to_pylist(), row)
                 row += table.num_rows
-        except InputError:
-            raise
         except (OSError, ValueError, OverflowError) as error:  # pyarrow's exceptions are of these kinds
-            raise _unreadable(path, row, error) from error
-
-
-def rows_of(path: str, table: Any, wanted: Ints, first: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number of the row, row as Python objects) of a record batch that begins with row `first` of a file."""
-    kinds = {field.name: field.type for field in table.schema if holds_json(field.type)}
-    for i in range(0, len(wanted), 1 << 10):
-        some = wanted[i : i + (1 << 10)]
-        try:
-            values = rows_at(table, some.tolist()).to_pylist()
-        except (OSError, ValueError, OverflowError) as error:  # pyarrow's exceptions are of these kinds
-            raise _unreadable(path, first + int(some[0]), error) from error
-        for number, value in zip((first + some).tolist(), values, strict=True):
-            yield number, {**value, **{name: decoded(value[name], kind) for name, kind in kinds.items()}}
+            fix = f"copy {path} again, or write it again with pyarrow"
+            raise InputError(path, f"from row {row} on: cannot be read ({error})", fix=fix) from error
 
 
 def rows_at(table: Any, rows: Sequence[int]) -> Any:
@@ -65,12 +50,6 @@ def rows_at(table: Any, rows: Sequence[int]) -> Any:
     ends = np.flatnonzero(np.diff(rows, prepend=-2, append=-2) != 1)  # of slices, since not every type can be taken
     places = [(rows[i], int(k - i)) for i, k in pairwise(ends.tolist())]
     return pa.concat_batches([table.slice(0, 0), *(table.slice(first, count) for first, count in places)])
-
-
-def _unreadable(path: str, row: int, error: Exception) -> InputError:
-    return InputError(
-        path, f"from row {row} on: cannot be read ({error})", fix=f"copy {path} again, or write it again with pyarrow"
-    )
 
 
 def read_row_groups(
@@ -83,7 +62,7 @@ def read_row_groups(
 ) -> Iterator[tuple[Any, int, float]]:
     """Pyarrow record batches of row groups [begin, end), of the wanted columns only (None: all but those `ignored`).
 
-    numbers: columns whose labels are numbers, where `columns` is None.
+    numbers: columns whose labels may be numbers, where `columns` is None.
 
     With each: the number (from 0, in the file) of its first row, and the share of rows that has been read after it.
 
@@ -96,9 +75,9 @@ def read_row_groups(
             raise InputError.saying(path, problem)
         asked = columns.wanted() if columns is not None else [name for name in names if name not in ignored]
         wanted = [name for name in asked if name in names]
-        features = features_of(path, file.schema_arrow)
         if columns is not None:
-            numbers = [columns.tokens or "", *columns.fields, *columns.numbers]
+            numbers, ignored = [columns.tokens or "", *columns.fields, *columns.numbers], columns.ignored
+        check_features(path, file.schema_arrow, [name for name in wanted if name not in numbers], ignored)
         counts = [file.metadata.row_group(i).num_rows for i in range(end)]
         first = row = sum(counts[:begin])
         for group in range(begin, end):
@@ -106,7 +85,6 @@ def read_row_groups(
             rows = max(1, min(1 << 16, _BATCH_BYTES * meta.num_rows // max(1, meta.total_byte_size)))
             try:
                 for table in file.iter_batches(batch_size=rows, row_groups=[group], columns=wanted, use_threads=False):
-                    table = meant(table, features, numbers)
                     yield table, row, (row + table.num_rows - first) / sum(counts[begin:])
                     row += table.num_rows
             except (OSError, ValueError) as error:  # pyarrow's exceptions are of these kinds
@@ -225,17 +203,15 @@ def typed(values: Sequence[Any], name: str) -> Any:
         raise BadRow(-1, f"{name}: found what {kind} cannot hold ({error}), expected what it can") from error
 
 
-def objects_of(column: Any, name: str, clean: Callable[[Any], Any] | None = None) -> list[Any]:
-    """The values of a column, without a name of records. Raises: BadRow for what Python cannot read or would cut.
-
-    clean: applied to each, before JSON in them is decoded.
-    """
+def objects_of(column: Any, name: str) -> list[Any]:
+    """The values of a column, without a name of records. Raises: BadRow for what Python cannot read or would cut."""
     where = f"column {name!r}: " if name else ""
     if "time64[ns]" in str(column.type):
         expected = "whole microseconds, as nanoseconds would be lost; cast it to time64[us] or text, or omit it"
         raise BadRow(-1, f"{where}found {column.type}, expected {expected} (--ignore-column)")
     try:
         values: list[Any] = column.to_pylist()
+        return values
     except (ValueError, OverflowError):
         for row in range(len(column)):
             try:
@@ -251,14 +227,6 @@ def objects_of(column: Any, name: str, clean: Callable[[Any], Any] | None = None
                 found = f"{where}found what cannot be read ({error})"
                 raise BadRow(row, f"{found}, expected a value that Python can hold; {fix}") from error
         raise
-    has_json = holds_json(column.type)
-    for row, value in enumerate(values) if has_json or clean is not None else ():
-        try:
-            cleaned = value if clean is None else clean(value)
-            values[row] = decoded(cleaned, column.type) if has_json else cleaned
-        except (ValueError, RecursionError) as error:
-            raise BadRow(row, str(error)) from error
-    return values
 
 
 def _lists(column: Any, name: str, expected: str) -> tuple[Any, Ints]:

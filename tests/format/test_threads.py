@@ -1,6 +1,7 @@
 """Many threads and processes on one dataset, with far fewer descriptors than files."""
 
 import pickle
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -38,15 +39,27 @@ def check(ds: cl.Dataset, seed: int, count: int) -> int:
     return count
 
 
+class Counted(Handles):
+    """With the largest number of files that were open at once."""
+
+    most = 0
+
+    def open(self, opener: Callable[[], int]) -> int:
+        found = super().open(opener)
+        self.most = max(self.most, self.count)
+        return found
+
+
 @pytest.mark.parametrize("capacity", [1, 3])
 def test_evicted_descriptors_never_give_wrong_bytes(many_shards: Path, capacity: int) -> None:
     ds = cl.open_dataset(many_shards)
-    handles = Handles(capacity)
+    handles = Counted(capacity)
     ds.files = Files(ds.manifest, ds.files.roots, LocalFiles(handles=handles))
     threads = 8
     with ThreadPoolExecutor(threads) as pool:
         assert sum(pool.map(lambda seed: check(ds, seed, 40), range(threads))) == 320
     assert handles.count <= capacity
+    assert handles.most <= 2 * capacity + threads
     ds.close()
     assert handles.count == 0
 

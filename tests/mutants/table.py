@@ -3,7 +3,8 @@
 from pathlib import Path
 
 TESTS = {
-    "kernels": "batch order packing kernels oracle faults remote trace/test_index.py ingest/test_digits.py",
+    "kernels": "batch order packing kernels corruption/test_engine.py oracle faults remote trace/test_index.py "
+    "ingest/test_digits.py",
     "order": "order config loader oracle trace",
     "loader": "loader mixing trainers entries oracle",
     "loader/batch": "batch packing loader oracle faults remote concurrency corruption/test_engine.py",

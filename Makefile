@@ -101,7 +101,7 @@ test: lint
 # Those that `make test` skips for want of Lightning, Accelerate, datasets and matplotlib, which it installs.
 test-trainers: $(VENV)/.stamp-test-trainers
 	$(VENV)/bin/pytest -n $(JOBS) --dist worksteal tests/trainers tests/entries tests/demo \
-	    tests/docs/test_code_blocks.py tests/docs/test_losses.py tests/ingest/test_chat.py tests/ingest/test_features.py
+	    tests/docs/test_code_blocks.py tests/docs/test_losses.py tests/ingest/test_chat.py
 
 # The long forms of the tests of crashes, faults, damage and schedules: an hour or two on two cores.
 soak: setup

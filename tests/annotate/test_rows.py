@@ -213,15 +213,3 @@ def test_texts_that_are_not_utf_8_are_named(tmp_path: Path) -> None:
     ds = build(tmp_path / "ds", [[[1, 2, 3]]])
     with raises(InputError, "rows.parquet: row 1", "Invalid UTF8"):
         cl.annotate(ds, [tmp_path / "rows.parquet"], tmp_path / "out", track="c")
-
-
-def test_an_error_of_the_list_of_bad_rows_is_its_own(tmp_path: Path) -> None:
-    def full(*_: str) -> None:
-        raise OSError(28, "no room for the list")
-
-    ds = build(tmp_path / "ds", [[[1, 2, 3]]])
-    (tmp_path / "rows.jsonl").write_text('{"document": 0, "concepts": [1]}\n{broken\n')
-    with pytest.raises(OSError, match="no room for the list") as caught:
-        cl.annotate(ds, [tmp_path / "rows.jsonl"], tmp_path / "out", track="c", on_bad=full)
-    assert caught.type is OSError
-    assert not (tmp_path / "out").exists()

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from unittest.mock import patch
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -83,6 +82,8 @@ def test_one_of_several_tasks(tmp_path: Path) -> None:
 
 
 def test_labels_are_written_as_names_by_the_line_that_an_error_says(tmp_path: Path) -> None:
+    import duckdb  # its modules say at exit what lives from before the tests
+
     known = {"info": {"features": {"label": {"_type": "ClassLabel", "names": ["neg", "pos"]}}}}
     table = pa.table({"text": ["a", "b", "c"], "label": [1, 0, -1]})
     pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(known)}), tmp_path / "in.parquet")

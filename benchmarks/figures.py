@@ -45,27 +45,20 @@ class Figures:
         return found[0]
 
     def claims(self) -> str:
-        """The bullets of the README."""
+        """The table of the README."""
         start, row = "Megatron: configuration to first batch", "1e+08 samples, 4 datasets"
-        ours, theirs = self.one(start, row, US), self.one(start, row, "megatron-core")
-        memory = [self.one(start, row, f"{one['name']}, memory")["median"] for one in (ours, theirs)]
-        window, tracks = ("reads", "warm, batches of 16"), ("metadata", "warm, batches of 16")
-        read, spans = self.one(*window, US), self.one(*tracks, US)
-        datatrove, megatron = self.one(*window, "datatrove"), self.one(*window, "Megatron GPTDataset")
-        unpickled = self.one(*tracks, "naive: unpickle a record per span")
-        warm, fewer = (
-            self.one(start, f"{count} samples, 4 datasets", "megatron-core, warm") for count in ("1e+08", "1e+07")
-        )
+        names = US, f"{US}, in place", "megatron-core", "megatron-core, warm"
+        ours, place, theirs, warm = (number(self.one(start, row, name)["median"]) for name in names)
+        memory = [number(self.one(start, row, f"{name}, memory")["median"]) for name in (US, "megatron-core")]
         return (
-            "- **Start:** for a Megatron-LM run of 10^8 samples from 4 datasets, the first batch comes after "
-            f"{number(ours['median'])} s, with {number(memory[0])} MB of memory. megatron-core builds an index in "
-            f"{number(theirs['median'])} s and {number(memory[1])} MB of memory; with a cached index it takes "
-            f"{number(warm['median'])} s, or for 10^7 samples {number(fewer['ratio'])} times as long as "
-            "conceptloader.\n"
-            f"- **Read:** a window of 4,097 tokens takes {number(micro(read))} us, datatrove's reader "
-            f"{number(datatrove['ratio'])} times as long, Megatron's GPTDataset {number(megatron['ratio'])} times.\n"
-            f"- **Annotations:** a window with 6 spans of 5 concepts takes {number(micro(spans))} us. Unpickling a "
-            f"record per span takes {number(unpickled['ratio'])} times as long.\n"
+            "| | Megatron's datasets | conceptloader |\n| --- | --- | --- |\n"
+            "| change the blend of a running job | new index, other samples | at any sample; the past stays |\n"
+            "| which documents had step N, which steps have document X | no | "
+            "`trace`, `locate`, `query`, also for future steps |\n"
+            "| labels on spans of tokens in the batch | no | tensors next to `input_ids` |\n"
+            "| 10^8 samples, 4 datasets: first batch at the first launch; later | "
+            f"{theirs} s, {memory[1]} MB; {warm} s | {ours} s from a YAML of adopted files, "
+            f"{place} s with files in place; the same. {memory[0]} MB |\n"
         )
 
     def table(self) -> str:

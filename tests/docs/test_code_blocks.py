@@ -2,7 +2,7 @@
 
 The blocks of a page run in order, in one namespace, one temporary directory and this process. Other languages are not
 run. After `<!-- needs: PACKAGE -->` a new part begins, with a namespace and a directory of its own, in a fork: trainers
-set up a process for good. A part whose package is missing is skipped.
+set up a process for good. A part whose package is missing is skipped. `<!-- run: FILE -->` runs a script there.
 
 In a `console` block a line that begins with "$ " is a command, the lines below it are all that it prints: its results,
 and what it says on stderr if it fails. "..." in a line stands for any text, on a line of its own for any lines.
@@ -25,6 +25,7 @@ from tests.soak.builds import child
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS = re.compile(r"^<!-- needs: (\w+) -->$", re.MULTILINE)
+SCRIPT = re.compile(r"^<!-- run: (\S+) -->$", re.MULTILINE)
 
 
 class Block(NamedTuple):
@@ -43,7 +44,11 @@ def blocks(text: str, line: int = 0) -> list[Block]:
     """The blocks that are to be run. `line` is that of the first line of code, counted from 1."""
     found = [Block(m[1], line + text.count("\n", 0, m.start(2)) + 1, m[2]) for m in FENCE.finditer(text)]
     start = {"bash": "conceptloader ", "console": "$ conceptloader ", "python": ""}
-    return [one for one in found if one.language in start and one.code.startswith(start[one.language])]
+    found = [one for one in found if one.language in start and one.code.startswith(start[one.language])]
+    for m in SCRIPT.finditer(text):
+        code = f"__import__('runpy').run_path({str(ROOT / m[1])!r}, run_name='__main__')"
+        found.append(Block("python", line + text.count("\n", 0, m.start()) + 1, code))
+    return sorted(found, key=lambda one: one.line)
 
 
 def parts(page: Path) -> list[Part]:

@@ -55,6 +55,12 @@ def test_every_page_is_in_the_menu(site: Path) -> None:
         assert f"{page.relative_to(ROOT / 'docs')}\n" in menu
 
 
+def test_the_start_page_links_every_page() -> None:
+    start = (ROOT / "docs/README.md").read_text()
+    pages = {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/**/*.md")} - {"README.md"}
+    assert pages - set(re.findall(r"\]\(([\w/-]+\.md)\)", start)) == set()
+
+
 @pytest.fixture(scope="module")
 def chapters(site: Path) -> dict[str, str]:
     """The pages of the reference: what is in their articles."""

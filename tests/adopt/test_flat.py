@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.errors import ConceptloaderError, ConfigError, InputError
+from conceptloader.errors import InputError
 from conceptloader.ingest.adopt import source as adopt_source
 from conceptloader.ingest.adopt.adopt import adopt
 from tests.raises import raises
@@ -47,26 +47,19 @@ def test_documents_end_with_the_named_token(tokens: list[int], dtype: str, head:
 def test_bad_files(tmp_path: Path) -> None:
     path, tokens = tmp_path / "x.npy", np.arange(5, dtype=np.uint16)
 
-    def refused(kind: type[ConceptloaderError], where: str, found: str, **options: Any) -> None:
-        with raises(kind, where, found):
+    def refused(found: str, **options: Any) -> None:
+        with raises(InputError, "x.npy", found):
             adopt([path], tmp_path / "ds", **options)
 
-    tokens.tofile(path)
-    refused(ConfigError, "x.npy", "a flat file of tokens and no dtype")
-    refused(ConfigError, "dtype", "'float32'", dtype="float32")
-    refused(InputError, "x.npy", "10 bytes", dtype="uint32")
-    refused(ConfigError, "document_end", "65536", dtype="u2", document_end=65536)
     np.save(path, tokens)
-    refused(InputError, "x.npy", "tokens of type u2 in its head", dtype="u4")
+    refused("tokens of type u2 in its head", dtype="u4")
     path.write_bytes(path.read_bytes()[:-2])
-    refused(InputError, "x.npy", "136 bytes")
+    refused("136 bytes")
     for array, found in ((np.zeros((2, 3), np.uint16), "(2, 3)"), (np.zeros(3, ">u2"), ">u2"), (np.zeros(3), "<f8")):
         np.save(path, array)
-        refused(InputError, "x.npy", found)
+        refused(found)
     path.write_bytes(b"\x93NUMPY\x01\x00\xff")
-    refused(InputError, "x.npy", "corrupt .npy head")
-    path.write_bytes(b"")
-    refused(InputError, "x.npy", "no token", dtype="u2")
+    refused("corrupt .npy head")
 
 
 @pytest.mark.parametrize("kind", ["llm.c", "llm.c of 2024-08", "npz", "parquet", "gzip", "zstd", "megatron"])

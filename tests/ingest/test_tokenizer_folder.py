@@ -8,10 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 
-import conceptloader as cl
-from conceptloader.errors import ConfigError, InputError
+from conceptloader.errors import InputError
 from conceptloader.format.read.kept import own_name
 from conceptloader.ingest.records import tokenizer_folder
 from conceptloader.ingest.records.tokenizer import FileTokenizer, load_tokenizer
@@ -126,12 +125,6 @@ def test_a_folder_that_it_cannot_load_is_said(tmp_path: Path, caplog: pytest.Log
     assert "not compared with transformers, which cannot load it" in caplog.text
 
 
-@pytest.mark.parametrize("decoder", [{"x": {"content": TOOL}}, [TOOL], {"1": 5}, {"1": {}}])
-def test_added_tokens_that_cannot_be_read(tmp_path: Path, decoder: Any) -> None:
-    with raises(InputError, "model"):
-        load_tokenizer(str(older(tmp_path / "model", added_tokens_decoder=decoder)))
-
-
 def test_dropout_is_off_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = json.loads(byte_level().to_str())
     found["model"]["dropout"] = 0.5
@@ -145,37 +138,3 @@ def test_dropout_is_off_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         assert made.encode([text], [False])[0].values.tolist() == wanted
         assert kept.encode([text], [False])[0].values.tolist() == wanted
     assert b'"dropout":null' in (made.definition or b"")
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"bos_token": "<s>", "add_bos_token": True}, "would begin each text with <s>, a build does not (--bos <s>)"),
-        ({"cls_token": "<s>"}, None),
-    ],
-)
-def test_what_the_tokenizer_would_put_around_a_text_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, given: dict[str, Any], said: str | None
-) -> None:
-    made = byte_level()
-    made.add_special_tokens([AddedToken("<s>", special=True)])
-    folder = saved(tmp_path / "model", made, **given)
-    (tmp_path / "in.jsonl").write_text('{"text": "red"}\n')
-    cl.build(tmp_path / "in.jsonl", tmp_path / "out", tokenizer=str(folder))
-    assert (said or "nothing") in (caplog.text or "nothing")
-    caplog.clear()
-    cl.build(tmp_path / "in.jsonl", tmp_path / "with", tokenizer=str(folder), bos="<s>")
-    assert "begin each text" not in caplog.text
-
-
-@pytest.mark.parametrize("names", [[], ["a.jsonl", "readme.txt"]])
-def test_a_folder_of_other_things(names: list[str], tmp_path: Path) -> None:
-    for name in names:
-        (tmp_path / name).write_text("{}")
-    with raises(
-        ConfigError,
-        f"tokenizer {tmp_path}",
-        "a folder without tokenizer.json",
-        fix="save_pretrained",
-    ):
-        load_tokenizer(str(tmp_path))

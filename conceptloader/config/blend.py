@@ -200,7 +200,6 @@ class Blend(Shown):
             self.spec,
             consumed,
             allow_changed=allow_changed,
-            on_seq_len_change=self.config.on_seq_len_change,
             new_stage=new_stage,
         )
         return self._in_order(spec)

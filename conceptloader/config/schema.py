@@ -16,7 +16,6 @@ from conceptloader.errors import ConfigError, FormatError
 from conceptloader.kernels.arrays import LossWeight as LossWeight
 from conceptloader.kernels.arrays import Outputs
 from conceptloader.order.mixture import MAX_BLOCK
-from conceptloader.order.progress.resume import OnSeqLenChange
 from conceptloader.order.progress.spec import Overflow
 
 MAX_BINS = 4096
@@ -168,7 +167,6 @@ class Config(Section):
         skip: Jumps of the sample index.
         exclude: Documents or ranges of tokens that no sample reads, from some sample on or ever.
         packing: Whole documents in every sample, in place of windows.
-        on_seq_len_change: What a resume with another seq_len does: "error" or "restart".
         allow_mixed_tokenizers: Accept datasets of different tokenizers.
         allow_mixed_vocabularies: Accept tracks of one name with different vocabularies.
         allowed_roots: Further directories of files of the datasets.
@@ -207,7 +205,6 @@ class Config(Section):
     skip: tuple[Skip, ...] = ()
     exclude: tuple[ExcludeConfig, ...] = ()
     packing: PackingConfig | None = None
-    on_seq_len_change: OnSeqLenChange = "error"
     allow_mixed_tokenizers: bool = False
     allow_mixed_vocabularies: bool = False
     allowed_roots: tuple[str, ...] | None = None

@@ -16,7 +16,6 @@ from conceptloader.config.blend import open_datasets
 from conceptloader.config.exclude import Excluded, read_excluded
 from conceptloader.errors import ConceptloaderError, ConfigError, ReadError, ResumeError
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.order.progress.resume import compare, resume
 from conceptloader.order.progress.runlog import FILE_NAME, Launch, RunLog, RunStart
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.segments import in_force
@@ -80,9 +79,7 @@ def open_run(
         assert given is not None
         return Run(blend=open_blend(given), history=runs.history)
     past = _Past(runs, given)
-    run = replace(past.run(), log=runs)
-    past.warn_of_changes(run.blend.spec, last)
-    return run
+    return replace(past.run(), log=runs)
 
 
 def defaults_of(spec: OrderSpec, seq_len: int | None = None) -> dict[str, Any]:
@@ -116,26 +113,6 @@ class _Past:
             eras.append(Era(first, stop, launches[0].start.step, opened))
         run = eras[-1].open()
         return replace(run, history=history, parts=tuple(eras) if len(eras) > 1 else ())
-
-    def warn_of_changes(self, spec: OrderSpec, last: RunStart) -> None:
-        """Log a warning if the given configuration would continue the order of the last launch in another way."""
-        if self.given in (None, self._config(last)):
-            return
-        now = open_blend(self.given, self._opened(self.given)).spec
-        changed = ["exclude, of tokens that are never read"] * (spec.quarantine != now.quarantine)
-        try:
-            now = replace(now, quarantine=spec.quarantine)
-            consumed = max([last.consumed, *(one.at + 1 for one in spec.live)])
-            now = resume(spec, now, consumed, on_seq_len_change=self.given.on_seq_len_change)
-            changed += map(str, compare(spec, now, EVERY))
-        except ResumeError as error:
-            changed.append(str(error))
-        if changed:
-            logger.warning(
-                "%s: the configuration differs from what was launched at step %d (%s); answers are those of the "
-                "launch, of the configuration with --planned (planned=True)",
-                self.runs.path, last.step, "; ".join(changed),
-            )  # fmt: skip
 
     def _groups(self, launches: Sequence[Launch]) -> list[tuple[OrderSpec, list[Launch]]]:
         """Launches by what decided their samples: a later launch answers for an earlier one where it says the same."""

@@ -120,8 +120,8 @@ def test_live_weights_hold_from_a_step_on_and_prefetched_steps_are_dealt_again(c
             mine[rank] += [next(iterator) for _ in range(4)]
             if key == "balanced":
                 with pytest.raises(ConfigError, match=r"within a step.*pass at=48"):
-                    loader.set_weights({"web": 1}, at=30, agree=False)
-            assert loader.set_weights({"code": 5, "web": 1}, agree=False) == STEP
+                    loader.set_weights({"web": 1}, at=30)
+            assert loader.set_weights({"code": 5, "web": 1}) == STEP
             mine[rank] += [next(iterator) for _ in range(12)]
         found[key] = [sorted(row for one in mine for row in rows(one[k : k + 4])) for k in range(0, 16, 4)]
     assert found["balanced"] == found["plain"]

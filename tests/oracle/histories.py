@@ -172,6 +172,7 @@ class History:
                 micro_batch_size=size,
                 global_batch_size=cl.adapters.BatchSchedule(self.rule),
                 scheme="contiguous" if size > 2 else "strided",
+                allow_changed=["seq_len"],
                 **options,
             )
             for rank in range(ranks)
@@ -254,7 +255,7 @@ class History:
                 load = {"new_stage": True}
                 self.new_stage()
             elif self.at and draw.chance(5):
-                self.config |= {"seq_len": draw.one([6, 9]), "on_seq_len_change": "restart"}
+                self.config |= {"seq_len": draw.one([6, 9])}
                 self.saved, self.moved = [], True
             elif self.saved and draw.chance(3) and self.at in (0, *self.ends()):
                 (self.folder / "state.json").write_text(json.dumps(self.state))

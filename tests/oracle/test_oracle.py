@@ -376,7 +376,7 @@ class Run:
             split = draw(st.sampled_from([[0, 0.5], [0.5, 1], [0, 1]]))
             split = self.lengths.get(length, {}).get(name, {}).get("split", [0, 1]) if length in self.lengths else split
             datasets[name] = {**datasets[name], "split": split}
-        change = {"seq_len": length, "on_seq_len_change": "restart", "datasets": datasets}
+        change = {"seq_len": length, "datasets": datasets}
         if length != self.oracle.seq_len and min(Oracle({**self.config, **change}).sizes.values()) > 0:
             self.config = {**self.config, **change}
             past = self.oracle.past if documents else self.oracle.gone(self.at)
@@ -408,6 +408,7 @@ class Run:
                 num_samples=end,
                 last_batch=tail if end else None,
                 scheme=scheme,
+                allow_changed=["seq_len"],
             )
             for k in range(ranks)
         ]

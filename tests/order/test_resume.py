@@ -199,7 +199,9 @@ def test_reread_shares():
     assert reread_shares(saved, shorter, 100) == {}
     assert reread_shares(saved, apart, 30) == {}
     assert resume(saved, shorter, 100).base == 100  # at the border of an epoch nothing needs to be allowed
-    assert resume(saved, shorter, 30, on_seq_len_change="restart").members.keys() == {"web", "web@8", "code"}
+    with raises(ResumeError, found="seq_len: saved 16, now 8, mid-epoch, which reads 30.0% of web again"):
+        resume(saved, shorter, 30)
+    assert resume(saved, shorter, 30, allow_changed=["seq_len"]).members.keys() == {"web", "web@8", "code"}
 
 
 def test_only_shuffled_orders_follow_each_other():

@@ -395,7 +395,6 @@ class BaseLoader(Shown, Generic[B]):
         *,
         samples: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
         group: Any = None,
-        agree: bool = True,
     ) -> None:
         """Give the section `mixing` of the configuration the losses of a step; it may set weights, see set_weights.
 
@@ -410,13 +409,12 @@ class BaseLoader(Shown, Generic[B]):
             samples: With `metrics: {losses: true}` of this rank's samples in the step: their sample_index, int [N]; the
                 sums of their losses, and the labels that these are of, float [N].
             group: As for set_weights.
-            agree: False skips the comparison of ranks.
 
         Raises:
             ConfigError: Without that section, for a call that is not the step's first, losses that are wrong, weights
                 that set_weights refuses, and ranks that differ; nothing is changed.
         """
-        self.run.observe(losses, self._ranks(group, agree), samples)
+        self.run.observe(losses, self._ranks(group), samples)
 
     def log_start(self, directory: str | os.PathLike[str], step: int) -> None:
         """Append this launch of the run to the run log next to the checkpoints, so that steps can be traced to samples.
@@ -437,7 +435,6 @@ class BaseLoader(Shown, Generic[B]):
         *,
         why: str = "",
         group: Any = None,
-        agree: bool = True,
     ) -> int:
         """Draw datasets in other proportions from the sample `at` on: a phase that is set mid-run.
 
@@ -452,7 +449,6 @@ class BaseLoader(Shown, Generic[B]):
             why: They are set, for the run log.
             group: In torch, the torch.distributed group of the data-parallel ranks, by default all processes; where it
                 is initialized, ranks compare what they are about to do.
-            agree: False skips the comparison of ranks, which there is in torch only.
 
         Returns:
             The sample from which on it holds.
@@ -462,9 +458,9 @@ class BaseLoader(Shown, Generic[B]):
                 already or that is not after weights set earlier, ranks that differ.
             ReadError: For the run log.
         """
-        return self.run.set_weights(weights, at, why=why, ranks=self._ranks(group, agree))
+        return self.run.set_weights(weights, at, why=why, ranks=self._ranks(group))
 
-    def _ranks(self, group: Any, agree: bool) -> Ranks:
+    def _ranks(self, group: Any) -> Ranks:
         self._refuse("group", group)
         return Alone()
 

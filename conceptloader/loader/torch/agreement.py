@@ -129,8 +129,7 @@ class GroupRanks:
                 what,
                 f"{size} processes in the group and dp_size {self._size}",
                 "as many",
-                "pass group=, that of the data-parallel ranks, or agree=False, and compare state_dict() "
-                "of the ranks yourself",
+                "pass group=, that of the data-parallel ranks",
             )
 
     def from_first(self, what: str, read: Callable[[], str]) -> str:

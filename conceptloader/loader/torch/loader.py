@@ -14,7 +14,7 @@ from conceptloader.loader.batch.loader import BaseLoader
 from conceptloader.loader.torch.agreement import GroupRanks, require_same
 from conceptloader.loader.torch.collate import TensorBatch, as_device, on_device, pinned_block, to_tensors
 from conceptloader.loader.torch.losses import DatasetLosses
-from conceptloader.run.ranks import Alone, Ranks
+from conceptloader.run.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -127,10 +127,10 @@ class Loader(BaseLoader[TensorBatch]):
             group: As for set_weights.
         """
         if self.run.observes:
-            self.losses.end_step(self.run, self._ranks(group, True), device)
+            self.losses.end_step(self.run, self._ranks(group), device)
 
-    def _ranks(self, group: Any, agree: bool) -> Ranks:
-        return GroupRanks(group, self.run.partition.dp_size) if agree else Alone()
+    def _ranks(self, group: Any) -> Ranks:
+        return GroupRanks(group, self.run.partition.dp_size)
 
 
 make_dataloader = Loader

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.spec import Member, OrderSpec, chained
@@ -13,7 +13,6 @@ from conceptloader.order.segments import Segment, in_force, ordered
 
 logger = logging.getLogger(__name__)
 
-OnSeqLenChange = Literal["error", "restart"]
 _DRAWS = ("order", "seed", "block", "phases", "skips")  # what decides how often datasets are drawn
 
 
@@ -103,7 +102,6 @@ def resume(
     consumed: int,
     *,
     allow_changed: Collection[str] = (),
-    on_seq_len_change: OnSeqLenChange = "error",
     new_stage: bool = False,
 ) -> OrderSpec:
     """The spec with which a run that has consumed `consumed` samples resumes: save this one with the next checkpoint.
@@ -113,11 +111,11 @@ def resume(
         "datasets.web". The run then continues as if the new value had always been there.
     new_stage: the configuration is another one on purpose from this position on (a data stage): its segments and
         members follow those before, and every dataset's draws continue where they were.
-    on_seq_len_change: a dataset that is cut at another sequence length than before becomes a member of its own, from
-        its first draw. Mid-epoch that reads tokens again: it raises unless the token range is disjoint from the one
-        read before, or this is "restart" (the expected share is logged).
+    A dataset that is cut at another sequence length than before becomes a member of its own, from its first draw.
+    Mid-epoch that reads tokens again, unless the token range is disjoint from the one read before: the difference
+    "seq_len" is to be allowed, which says how much.
 
-    Raises ResumeError that lists each difference with both values, or says why a new sequence length is refused.
+    Raises ResumeError that lists each difference with both values.
     Changed tracks and columns, and tokens that are never read, are logged as warnings.
     """
     if saved.forgotten and consumed <= saved.begins:
@@ -128,13 +126,15 @@ def resume(
             "pass the state of an earlier checkpoint",
         )
     lengths, stage = _new_seq_len(saved, current, consumed), consumed if new_stage else saved.base
+    again: list[Difference] = []
     if lengths:
-        allowed = "restart" if "seq_len" in allow_changed else on_seq_len_change
-        _check_rereads(reread_shares(saved, current, consumed), consumed, lengths, allowed)
-        stage = consumed
+        stage, shares = consumed, sorted(reread_shares(saved, current, consumed).items())
+        if shares:
+            listed = ", ".join(f"{share:.1%} of {name}" for name, share in shares)
+            again = [Difference("seq_len", lengths[0], f"{lengths[1]}, mid-epoch, which reads {listed} again")]
     current = splice(saved, current, stage, consumed, () if new_stage else _live(saved, current))
     refused = []
-    for difference in compare(saved, current, consumed):
+    for difference in [*again, *compare(saved, current, consumed)]:
         if difference.is_allowed(allow_changed):
             counted = [one.at for one in saved.live if one.at < consumed]
             if counted and difference.key.split(".")[0] in _DRAWS:
@@ -266,29 +266,14 @@ def _member_key(name: str, member: Member, before: Mapping[str, Member]) -> str:
     return f"{name}@{member.seq_len}" if before else name
 
 
-def _new_seq_len(saved: OrderSpec, current: OrderSpec, consumed: int) -> str:
-    """Lengths of windows now and as planned at the position (members of a phase share one); "" where they are equal."""
+def _new_seq_len(saved: OrderSpec, current: OrderSpec, consumed: int) -> list[str]:
+    """Lengths of windows as planned at the position (members of a phase share one) and now; [] where they are equal."""
     if {saved.order, current.order} != {"shuffled"}:
-        return ""
+        return []
     planned = [one for one in saved.segments if one.weights and one.at <= consumed][-1]
     old = {saved.members[name].seq_len for name in planned.weights}
     new = {member.seq_len for member in current.members.values()}
-    return "" if old == new else " instead of ".join(", ".join(sorted(map(str, one))) for one in (new, old))
-
-
-def _check_rereads(shares: Mapping[str, float], consumed: int, lengths: str, on_change: OnSeqLenChange) -> None:
-    if not shares:
-        return
-    listed = ", ".join(f"{name} ({share:.1%} expected to be read again)" for name, share in sorted(shares.items()))
-    if on_change != "restart":
-        raise ResumeError(
-            "seq_len",
-            f"{lengths} at {consumed} consumed samples, mid-epoch of {listed}",
-            "the saved sequence length until the epoch ends",
-            "set seq_len back, give these datasets a split disjoint from the one read so far, or set "
-            "on_seq_len_change: restart",
-        )
-    logger.warning("sequence length %s at %d consumed samples, mid-epoch of %s", lengths, consumed, listed)
+    return [] if old == new else [", ".join(sorted(map(str, one))) for one in (old, new)]
 
 
 class ChangedPast(ResumeError):

@@ -5,6 +5,7 @@ That has
     DESCRIPTION                 what it does and an example, for `conceptloader <command> --help`
     add_arguments(parser)       its arguments
     USAGE                       optional: the usage in one line
+    COMMON                      optional: the options that --help shows; --help-all shows the others, too
     run(arguments, output)      the work; returns the exit code, or nothing for 0
 
 Results go to stdout, logs and progress to stderr. Exit codes: 0 success, 1 data error, 2 usage error.
@@ -61,15 +62,29 @@ examples:
   conceptloader inspect data/corpus --window 0 --seq-len 128
 
 <command> --help shows examples and options. Errors are explained in docs/troubleshooting.md.
+In bash: eval "$(conceptloader completion)" completes commands and options.
 Exit codes: 0 success, 1 data error, 2 usage error.
 """
+
+_COMPLETION = """\
+_conceptloader() {
+    local words="%s"
+    ((COMP_CWORD > 1)) && words=$(conceptloader "${COMP_WORDS[1]}" --help-all 2>/dev/null | grep -oE -- "--[a-z-]+")
+    COMPREPLY=($(compgen -W "$words" -- "${COMP_WORDS[COMP_CWORD]}"))
+}
+complete -o default -F _conceptloader conceptloader"""
 
 
 @guarded_streams()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: that of the process). Returns: the exit code."""
     given = [_with_home(argument) for argument in (sys.argv[1:] if argv is None else argv)]
-    parser = make_parser(next((argument for argument in given if argument in COMMANDS), ""))
+    if given == ["completion"]:
+        print(_COMPLETION % " ".join(COMMANDS))
+        return 0
+    chosen = next((argument for argument in given if argument in COMMANDS), "")
+    parser = make_parser(chosen, everything="--help-all" in given)
+    given = ["--help" if argument == "--help-all" else argument for argument in given]
     if sys.getfilesystemencoding() != "utf-8" and not all(map(str.isascii, given)):
         parser.error(f"found text beyond ASCII in a locale of {sys.getfilesystemencoding()}; run it with PYTHONUTF8=1")
     if not given:
@@ -163,8 +178,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help shows the options\n")
 
 
-def make_parser(chosen: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser. chosen: the only command whose options it needs; by default all."""
+def make_parser(chosen: str | None = None, everything: bool = True) -> argparse.ArgumentParser:
+    """Return the parser. chosen: the only command whose options it needs; by default all. everything: in --help."""
     listed = "\n\n".join(
         "\n".join([f"{title}:", *(f"  {name:10} {summary}" for name, summary in group.items())])
         for title, group in GROUPS.items()
@@ -190,6 +205,11 @@ def make_parser(chosen: str | None = None) -> argparse.ArgumentParser:
         general("--verbose", "-v", action="store_true", help="log more to stderr")
         general("--quiet", "-q", action="store_true", help="log errors only, show no progress")
         command.set_defaults(run=module.run, parser=command)
+        if not everything and hasattr(module, "COMMON"):
+            command.epilog = f"conceptloader {name} --help-all shows all options."
+            for action in command._actions:
+                if action.option_strings and not {*action.option_strings} & {*module.COMMON}:
+                    action.help = argparse.SUPPRESS
         if hasattr(module, "USAGE"):
             command.usage = f"conceptloader {name} {module.USAGE}"
     return parser

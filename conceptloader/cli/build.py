@@ -22,7 +22,7 @@ or a row of Parquet. start and end are in characters (Unicode code points) of th
   {"id": "a2", "tokens": [5, 7, 9],  "spans": [{"start": 0, "end": 2, "concepts": [17]}]}
 
 A column spans_<track> becomes another track of concepts; metadata (an object) becomes a track of document metadata.
-With --chat, records are conversations (docs/datasets.md). --recipe reads options from a YAML file.
+With --chat, records are conversations (docs/conversations.md). --recipe reads options from a YAML file.
 
   conceptloader build --recipe build.yaml    # `conceptloader init corpus.parquet --out build.yaml` writes one
   conceptloader build corpus/ --out data/corpus --tokenizer tokenizer.json --vocabulary concepts.txt
@@ -33,6 +33,10 @@ If interrupted, run the same command again: finished shards are kept. The result
 """
 
 USAGE = "INPUT [INPUT ...] --out DIR [options]"
+COMMON = (
+    "--out", "--tokenizer", "--vocabulary", "--column", "--ignore-column", "--span-unit", "--workers", "--bad-records",
+    "--dry-run", "--recipe",
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

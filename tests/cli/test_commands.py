@@ -1,5 +1,7 @@
 """What sessions cannot show of the command: its help, pipes, the home folder, columns of tokens."""
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +37,28 @@ def test_help_teaches(checkout: Path, capsys: Capture) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
     assert capsys.readouterr().out == f"conceptloader {cl.__version__}\n"
+
+
+def test_help_is_short_and_completion_knows_all(capsys: Capture) -> None:
+    """`build --help` shows ten options, --help-all each; bash completes commands and every option."""
+    shown = []
+    for words in ("build --help", "build --help-all", "help build"):
+        with pytest.raises(SystemExit, match=r"^0$"):
+            main(words.split())
+        shown.append(set(re.findall(r"^  (--[a-z-]+)", capsys.readouterr().out, re.MULTILINE)))
+    assert len(shown[0]) == 10
+    assert shown[0] < shown[1]
+    assert shown[2] == shown[0]
+    assert main(["completion"]) == 0
+    script = capsys.readouterr().out
+    for words, found in (("conceptloader tra", "trace"), ("conceptloader build --pad", "--pad-to-multiple-of")):
+        last = len(words.split()) - 1
+        complete = f"{script}COMP_WORDS=({words}); COMP_CWORD={last}; _conceptloader; echo ${{COMPREPLY[@]}}"
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-c", complete], capture_output=True, text=True, env={**os.environ, "PATH": path}
+        )
+        assert done.stdout == f"{found}\n"
 
 
 def test_the_list_of_commands_imports_little() -> None:

@@ -50,7 +50,7 @@ def ranged(package: str, extra: str = "") -> str:
 
 
 TORCH = [ranged("torch")]
-INGEST = ["tokenizers>=0.19", "pyarrow>=14", "zstandard>=0.22", "jinja2>=3.1", "duckdb>=1.2"]
+INGEST = ["tokenizers>=0.19", "pyarrow>=14", "zstandard>=0.22", "jinja2>=3.1", "duckdb>=2.0"]
 FAST = [*INGEST, "gigatoken>=0.10,<0.11"]
 MEGATRON = [*TORCH, ranged("megatron-core")]
 NANOTRON = [*TORCH, ranged("nanotron")]

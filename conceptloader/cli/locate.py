@@ -44,7 +44,7 @@ the run log, or later as the last launch plans it. Limits: docs/removal.md.
 
 _PLACE = "sample", "step", "micro batch", "rank", "slot"
 _HEADER = *_PLACE, "dataset", "epoch", "window", "inputs", "labels", "document"
-_NOT_CHECKED = "where", "document_number", "dataset", "limit", "planned"
+_NOT_CHECKED = "where", "document_number", "dataset", "limit"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

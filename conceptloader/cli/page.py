@@ -1,26 +1,21 @@
 """`inspect --html` and `trace --html`: one page that needs no server, no network and no other file."""
 
 import argparse
-import contextlib
 import os
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from itertools import islice
 from pathlib import Path
 
 from conceptloader.base.terminal import masked, printable
 from conceptloader.base.version import __version__
 from conceptloader.cli.output import Output
 from conceptloader.cli.window import describe, sample_lines, weights_line
-from conceptloader.errors import ReadError, ResumeError
 from conceptloader.format.read.dataset import Dataset
-from conceptloader.order.progress.found import locate_state
 from conceptloader.storage.durable import write_file
 from conceptloader.trace import Run, SampleTrace, trace_sample
 from conceptloader.trace.ranges import whole
-from conceptloader.trace.seen import ranges_of_steps
 from conceptloader.trace.viewer.notebook import facts
 from conceptloader.trace.viewer.render import Html, mixture_html, table, visible, window_html
 from conceptloader.trace.viewer.windows import Reader, Samples, Window
@@ -48,34 +43,26 @@ def save_windows(
 
 
 def save_run(run: Run, arguments: argparse.Namespace, output: Output) -> None:
-    """Write the page of `trace --html`: of --step, --steps or --sample."""
-    if arguments.sample is not None:
-        title, unit, first, stop = f"Sample {arguments.sample:,}", "sample", run.begin, arguments.sample + 1
-        ranges = [(stop - 1, stop, run.at(stop - 1))]
+    """Write the page of `trace --html`: of --step or --sample."""
+    if arguments.step is None:
+        title, first, stop = f"Sample {arguments.sample:,}", arguments.sample, arguments.sample + 1
+        era = run.at(first)
     else:
-        unit, (first, stop) = "step", arguments.steps or (arguments.step, arguments.step + 1)
-        title = f"Steps {first:,} to {stop - 1:,}" if arguments.steps else f"Step {first:,}"
-        run.at_step(first)  # raises where there is none
-        stop = min(stop, run.steps.launches[-1].plan.stop_step or stop)
-        ranges = [(low, high, era) for low, high, _, era in ranges_of_steps(run, first, stop)]
-    if arguments.step is not None:  # with the mixture up to it
-        first = run.steps.launches[0].start.step
-    x = sorted({first + (stop - first) * k // _POINTS for k in range(_POINTS + 1)})
-    ats = [at if unit == "sample" else run.steps.range_of(at)[0] for at in x]
-    # Within a block the datasets are in any order: their shares are those of whole ones, but for the ends.
-    counts = [run.drawn.counts(at if at in (ats[0], ats[-1]) else max(ats[0], _block_of(run, at))) for at in ats]
-    ends = f"{unit} {first:,}", f"{unit} {stop - 1:,}"
-    weights = [weights_line(one) for low, high, era in ranges for one in era.segments_in(low, high)]
+        title, (first, stop) = f"Step {arguments.step:,}", run.steps.range_of(arguments.step)
+        era = run.at_step(arguments.step)
+    order, begin = era.blend.order, era.first
+    # Within a block the datasets are in any order: shares are those of whole ones, but for the ends.
+    inner = (_block_of(era, begin + (stop - begin) * k // _POINTS) for k in range(1, _POINTS))
+    x = sorted({begin, *(at for at in inner if at > begin), stop})
+    counts = [order.counts(at) for at in x]
+    weights = [weights_line(one) for one in era.segments_in(first, stop)]
     listed = [*weights[:_NAMES], *([f"{_NAMES} of {len(weights):,} are listed"] if len(weights) > _NAMES else [])]
-    mixture = "<h2>Mixture</h2>" + mixture_html(run.drawn.names, x, counts, ends)
-    listed += [] if arguments.run_log is None else [_trained(run, arguments.run_log)]
+    mixture = "<h2>Mixture</h2>" + mixture_html(order.names, x, counts, (f"sample {begin:,}", title.lower()))
     mixture += f'<p class="note">{"<br>".join(map(visible, listed))}</p>'
 
-    every = (sample for low, high, _ in ranges for sample in range(low, high))
-    found = [trace_sample(run, sample) for sample in islice(every, _SAMPLES)]
-    samples = Samples(run)
+    found = [trace_sample(era, sample) for sample in range(first, min(stop, first + _SAMPLES))]
+    samples, total = Samples(era), stop - first
     articles = _bounded(_sample(samples.read(one.sample), one) for one in found)
-    total = sum(high - low for low, high, _ in ranges)
     head = "sample", "step", "micro batch", "rank", "slot", "dataset", "window", "epoch", "documents", "concepts"
     rows = [_row(one, k < len(articles)) for k, one in enumerate(found)]
     shown = f'<h2>Samples: {len(rows):,} of {total:,}</h2><div class="rows" tabindex="0">{table(head, rows)}</div>'
@@ -87,23 +74,6 @@ def _block_of(run: Run, sample: int) -> int:
     """The sample with which the block of a sample begins; blocks begin again with each change of weights."""
     start = max((one.at for one in run.blend.order.segments if one.at <= sample), default=0)
     return sample - (sample - start) % run.blend.config.block
-
-
-def _trained(run: Run, log: str) -> str:
-    """What was trained: by the newest checkpoint next to the run log, or else what the last launch began with."""
-    start, found = run.steps.launches[-1].start, None
-    folder = log if os.path.isdir(log) else os.path.dirname(os.path.abspath(log))
-    for one in sorted(os.scandir(folder), key=lambda entry: entry.stat().st_mtime, reverse=True)[:_NAMES]:
-        with contextlib.suppress(ResumeError, ReadError):
-            found = one.name, locate_state(one.path)[1].consumed
-            break
-    launched = f"{len(run.steps.launches)} launches that count, the last one at step {start.step:,}"
-    if found is None or found[1] < start.consumed:
-        return f"trained: {start.consumed:,} samples before the last launch, and what followed; {launched}"
-    end = "" if run.steps.launches[-1].plan.stop is None else f" of {run.steps.launches[-1].plan.stop:,}"
-    place = run.places(found[1] - 1) if found[1] else []
-    step = f", to the end of step {place[-1].step:,}" if place else ""
-    return f"trained: {found[1]:,}{end} samples{step}, by {found[0]}; {launched}"
 
 
 def _row(one: SampleTrace, linked: bool) -> list[object]:

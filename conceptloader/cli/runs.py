@@ -19,8 +19,6 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that define the steps of a run, whose configuration is `CONFIG`."""
     group = parser.add_argument_group("steps").add_argument
     group("--run-log", metavar="DIR", help="directory of conceptloader_runs.jsonl, usually that of the checkpoints")
-    planned = "with --run-log: answer by CONFIG, not by what the launches trained"
-    group("--planned", action="store_true", help=planned)
     add_sizes(group, "without a run log: samples per step, over all ranks")
 
 
@@ -38,8 +36,7 @@ def open_run(arguments: argparse.Namespace) -> Run:
     """Open the run that the arguments name; with its steps, if the arguments define them."""
     refuse_without("--global-batch-size", arguments, "micro_batch_size", "dp_size", "scheme")
     if arguments.global_batch_size is None:
-        refuse_without("--run-log", arguments, "planned")
-        return trace.open_run(arguments.config, arguments.run_log, planned=arguments.planned)
+        return trace.open_run(arguments.config, arguments.run_log)
     refuse_beside("--global-batch-size", arguments, "run_log")
     run, plan = trace.open_run(arguments.config), plan_of(arguments)
     start = RunStart.of(run.blend.spec, plan.schedule, plan.partition, run.blend.config.seq_len)

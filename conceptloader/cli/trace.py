@@ -3,12 +3,11 @@
 import argparse
 from typing import Any
 
-from conceptloader.base.arguments import not_negative, refuse_all_but, refuse_beside, steps
+from conceptloader.base.arguments import not_negative, refuse_all_but
 from conceptloader.cli.checkpoint import show_checkpoint
 from conceptloader.cli.output import Output
 from conceptloader.cli.runs import CONFIG, add_run_arguments, open_run
 from conceptloader.cli.window import sample_lines, weights_line
-from conceptloader.errors import ConfigError
 from conceptloader.order.segments import Segment
 from conceptloader.trace import trace_sample, trace_step
 
@@ -26,8 +25,8 @@ resume with it does.
   conceptloader trace --checkpoint checkpoints/step-1200
   conceptloader trace run.yaml --checkpoint checkpoints/step-1200
 
---html writes one page, which needs no server and can be mailed: the mixture up to the step or over --steps, a table of
-samples that sorts and filters, and samples with their spans in colors. Tables of many steps: `query`.
+--html writes one page, which needs no server and can be mailed: the mixture up to the step, a table of samples that
+sorts and filters, and samples with their spans in colors. Tables of many steps: `query`.
 
   conceptloader trace --run-log checkpoints --step 1200 --html step.html
 """
@@ -39,10 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--step", type=not_negative, metavar="N", help="all samples of this step")
     what.add_argument("--sample", type=not_negative, metavar="N", help="one sample, by the trainer's index")
-    what.add_argument("--steps", type=steps, metavar="A:B", help="with --html: steps A to B - 1")
     what.add_argument("--checkpoint", metavar="DIR", help="the order that this checkpoint holds, and its position")
     parser.add_argument("--html", metavar="FILE", help="write a page with the samples instead")
-    parser.add_argument("--rank", type=not_negative, metavar="N", help="only this data-parallel rank")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> None:
@@ -55,14 +52,10 @@ def run(arguments: argparse.Namespace, output: Output) -> None:
 
 def _show_samples(arguments: argparse.Namespace, output: Output) -> None:
     if arguments.html is not None:
-        refuse_beside("--html", arguments, "rank")
         from conceptloader.cli import page
 
         page.save_run(open_run(arguments), arguments, output)
         return
-    if arguments.steps is not None:
-        fix = 'add --html FILE, or ask for a table: conceptloader query "from parts" --steps A:B'
-        raise ConfigError("--steps", "no --html", "the file of the page", fix)
     asked = open_run(arguments)
     if arguments.step is None:
         first, stop, era = arguments.sample, 0, asked.at(arguments.sample)
@@ -70,10 +63,6 @@ def _show_samples(arguments: argparse.Namespace, output: Output) -> None:
         (first, stop), era = asked.steps.range_of(arguments.step), asked.at_step(arguments.step)
     weights = era.segments_in(first, stop)
     found = trace_step(asked, arguments.step) if arguments.sample is None else [trace_sample(asked, arguments.sample)]
-    if arguments.rank is not None:
-        found = [one for one in found if any(place.dp_rank == arguments.rank for place in one.places)]
-        if not found:
-            raise ConfigError("--rank", f"{arguments.rank}", "a rank with some of these samples", "check --dp-size")
     value = {"weights": [*map(_weights, weights)], "samples": [one.to_dict() for one in found]}
     shown = weights if arguments.sample is None else []
     output.result(value, [*map(weights_line, shown), *(line for one in found for line in sample_lines(one))])

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from conceptloader.base.checks import as_integer
 from conceptloader.base.lazy import lazy
-from conceptloader.base.shown import Shown
 from conceptloader.errors import ConfigError
 from conceptloader.kernels import order as kernels
 from conceptloader.kernels.kernel import I64Array, U64Array
@@ -48,7 +47,7 @@ def as_positions(values: Any, n: int, what: str) -> npt.NDArray[np.uint64]:
     return array
 
 
-class Mixture(Shown):
+class Mixture:
     """The order of samples of a run: a pure function of its arguments, in O(datasets) memory.
 
     Between changes of weights, a tree over these assigns the samples (docs/order.md); inside each block of `block`

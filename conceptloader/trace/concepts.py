@@ -1,11 +1,12 @@
 """What carries the concepts that SQL names: documents, tokens and windows, by the index or by reading the track.
 
 `'NAME' in TRACK` and `score(TRACK, 'NAME')` become columns of their own, so that no list of names is made, and a track
-with an index is not read. Where the text around such a test is none of these words, it stays what it is: of a list.
+with an index is not read. They are found in the tree that DuckDB makes of the text; within a subquery they stay what
+they are: of a list.
 """
 
+import json
 import logging
-import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -21,7 +22,7 @@ from conceptloader.format.read.concepts import united
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.index import open_index
 from conceptloader.format.spec.columns import Ints
-from conceptloader.trace.sql import EXTRA, ask
+from conceptloader.trace.sql import EXTRA, ask, parsed
 
 logger = logging.getLogger(__name__)
 K = TypeVar("K")
@@ -29,12 +30,6 @@ Intervals = tuple[Ints, Ints]
 """Starts and ends of disjoint intervals of tokens, in order, none of them empty."""
 
 _CHUNK_TOKENS = 1 << 20
-_WORD = re.compile(r"""--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|"(?:[^"]|"")*"|[^\W\d]\w*|\d+|\s+|.""", re.DOTALL)
-_BEFORE = {"", "(", ",", "and", "or", "not", "when", "then", "else"}
-_AFTER = {"", ")", ",", "and", "or", "when", "then", "else", "end"}
-_OF_TOKENS = (
-    _BEFORE | _AFTER | {"in", "case", "is", "null", "true", "false", "between", "coalesce", "greatest", "least"}
-)
 
 
 class Concept(NamedTuple):
@@ -49,7 +44,7 @@ class Expression:
     """SQL that is true for documents or tokens.
 
     Attributes:
-        sql: The text with a column, see `Columns`, in place of each of `concepts`.
+        sql: What it says with a column, see `Columns`, in place of each of `concepts`.
 
     Args:
         text: The SQL.
@@ -63,48 +58,44 @@ class Expression:
 
     def __init__(self, text: str, tracks: Collection[str], option: str = "where", tokens: bool = False) -> None:
         self.option, self.concepts = option, list[Concept]()
-        words, spaces = list[str](), list[str]()
-        for word in _WORD.findall(text):
-            if word.isspace() or word[:2] in ("--", "/*"):
-                spaces[len(words) :] = [" "]
-            else:
-                spaces[len(words) :] = spaces[len(words) :] or [""]
-                words.append(word)
-        names = {track.lower(): track for track in tracks}
-        depths = np.cumsum([(word == "(") - (word == ")") for word in words])
-        if not words or depths.min() < 0 or depths[-1] or "$" in words or ";" in words:
-            raise ConfigError(option, f"{text:.200}", "one expression of SQL", f"see {PAGES}/subsets.md")
-        made, k = list[tuple[str, str]](), 0
-        while k < len(words):
-            size, column = self._concept([*words[k : k + 7], *[""] * 7], words[k - 1].lower() if k else "", names)
-            made.append((spaces[k], column or words[k]))
-            k += size
-        left = [word for _, word in made if re.match(r"[^\W\d]|\"", word)]
-        other = next((word for word in left if word.lower() not in _OF_TOKENS and tokens), None)
-        if other is not None or (tokens and not self.concepts):
-            known = ", ".join(sorted(tracks)) or "none"
-            expected = f"'NAME' in TRACK or score(TRACK, 'NAME'), joined by and, or, not; tracks of concepts: {known}"
-            raise ConfigError(option, other or f"{text:.200}", expected, f"see {PAGES}/subsets.md")
-        self.sql = "".join(part for one in made for part in one)
+        self._tracks, other = {track.lower(): track for track in tracks}, set[str]()
+        duckdb = need("duckdb", f"{option}: " + EXTRA.format("duckdb"))
+        with duckdb.connect() as database:
+            parsed(database, f"SELECT {text}", option)  # no text that leaves the parentheses
+            tree = parsed(database, f"SELECT (\n{text}\n)", option)
+            node = tree["statements"][0]["node"]
+            node["select_list"] = self._with_columns(node["select_list"], other)
+            if tokens and (other or not self.concepts):
+                known = ", ".join(sorted(tracks)) or "none"
+                expected = (
+                    f"'NAME' in TRACK or score(TRACK, 'NAME'), joined by and, or, not; tracks of concepts: {known}"
+                )
+                raise ConfigError(
+                    option, ", ".join(sorted(other)) or f"{text:.200}", expected, f"see {PAGES}/subsets.md"
+                )
+            ((sql,),) = database.execute("SELECT json_deserialize_sql($1)", [json.dumps(tree)]).fetchall()
+        self.sql = sql.removeprefix("SELECT ")
 
-    def _concept(self, words: Sequence[str], before: str, names: Mapping[str, str]) -> tuple[int, str]:
-        """(how many words a test of a concept has that begins here, its SQL); (1, "") for none."""
-        low = [word.lower() for word in words]
-        no = low[1] == "not"
-        if low[0] == "score" and low[1] == "(" and low[3] == "," and low[5] == ")":
-            name, track, size, fits = words[4], words[2], 6, before != "."
-        else:
-            name, track, size = words[0], words[2 + no], 3 + no
-            fits = low[1 + no] == "in" and before in _BEFORE and low[size] in _AFTER
-        track = names.get(track.strip('"').lower(), "")
-        if not fits or not track or not (name.isdecimal() or name.startswith("'")):
-            return 1, ""
-        named = int(name) if name.isdecimal() else name[1:-1].replace("''", "'")
-        one = Concept(track, named, size == 6)
-        if one not in self.concepts:
-            self.concepts.append(one)
-        column = f' "{column_of(self.concepts.index(one))}" '
-        return size, f"(not {column})" if no and size < 6 else column
+    def _with_columns(self, node: Any, other: set[str]) -> Any:
+        """A tree of SQL with a column for each test of a concept. other: gets what else it asks, as its text has it."""
+        if isinstance(node, list):
+            return [self._with_columns(one, other) for one in node]
+        if not isinstance(node, dict):
+            return node
+        name, given = node.get("function_name"), [one["expression"] for one in node.get("arguments", ())]
+        if name in ("contains", "score") and [one["class"] for one in given] == ["COLUMN_REF", "CONSTANT"]:
+            track = self._tracks.get(".".join(given[0]["column_names"]).lower())
+            literal = given[1]["literal"]
+            if track is not None and literal["kind"] in ("STRING", "INTEGER"):
+                named = int(literal["text"]) if literal["kind"] == "INTEGER" else literal["text"]
+                one = Concept(track, named, name == "score")
+                if one not in self.concepts:
+                    self.concepts.append(one)
+                return {**given[0], "column_names": [column_of(self.concepts.index(one))]}
+        kind = node.get("class")
+        if kind in ("COLUMN_REF", "FUNCTION", "SUBQUERY", "STAR", "WINDOW") and name not in ("greatest", "least"):
+            other.add(".".join(node.get("column_names", ())) or name or kind.lower())
+        return node if kind == "SUBQUERY" else {key: self._with_columns(one, other) for key, one in node.items()}
 
 
 def column_of(number: int) -> str:

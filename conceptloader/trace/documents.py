@@ -18,7 +18,6 @@ from conceptloader.trace.ranges import document_ranges, documents_by_shard, rang
 
 CHUNK = 1 << 15  # documents that are read at once
 Columns = Mapping[str, Any]
-_NUMBERS = "", "_min", "_max"
 _NONE = np.zeros(0, np.int64)
 
 
@@ -34,7 +33,7 @@ def document_types(dataset: Dataset) -> dict[str, Any]:
 
     document, id, start, stop (its tokens of the dataset), tokens (how many), share (a hash of its id, or without one of
     its number: uniform in [0, 1)); of a track of concepts the list of those that its tokens carry; of a track of
-    numbers their mean, and NAME_min and NAME_max; of a track of json the first record, as text.
+    numbers their mean; of a track of json the first record, as text.
 
     Raises:
         ConfigError: If the dataset has no document table.
@@ -47,7 +46,7 @@ def document_types(dataset: Dataset) -> dict[str, Any]:
     types |= {"id": arrow.large_string(), "share": arrow.float64(), **track_types(dataset)}
     for name, track in sorted(dataset.tracks.items()):
         if track.codec == "numpy":
-            types |= {name + end: arrow.float64() for end in _NUMBERS}
+            types[name] = arrow.float64()
         elif track.codec == "json":
             types[name] = arrow.string()
     return types
@@ -73,8 +72,8 @@ def documents(dataset: Dataset, names: Collection[str], seed: int = 0) -> Iterat
                     for k in np.unique(rows, return_index=True)[1].tolist():
                         first[rows[k]] = first[rows[k]] or str(records[k], "utf-8")
                 found[name] = arrow.array(first, arrow.string())
-            elif track.codec == "numpy" and not {name + end for end in _NUMBERS}.isdisjoint(names):
-                found |= _numbers(dataset, name, start, stop)
+            elif track.codec == "numpy" and name in names:
+                found[name] = _means(dataset, name, start, stop)
         yield found
 
 
@@ -182,19 +181,13 @@ def _records(dataset: Dataset, track: str, start: Ints, stop: Ints) -> Iterator[
             yield rows[found.row], records_of(dataset.files, shard, level, numbers)
 
 
-def _numbers(dataset: Dataset, track: str, start: Ints, stop: Ints) -> dict[str, Any]:
-    arrow = need("pyarrow", "documents")
-    count, total = np.zeros(len(start), np.int64), np.zeros(len(start))
-    least, most = np.full(len(start), np.inf), np.full(len(start), -np.inf)
-    codec: Any = dataset.codec(track)
+def _means(dataset: Dataset, track: str, start: Ints, stop: Ints) -> Any:
+    count, total, codec = np.zeros(len(start), np.int64), np.zeros(len(start)), dataset.codec(track)
+    dtype = codec.dtype  # type: ignore[attr-defined]
     for rows, records in _records(dataset, track, start, stop):
-        values = np.frombuffer(b"".join(records), codec.dtype).astype(np.float64)
-        owner = np.repeat(rows, [len(record) // codec.dtype.itemsize for record in records])
+        values = np.frombuffer(b"".join(records), dtype).astype(np.float64)
+        owner = np.repeat(rows, [len(record) // dtype.itemsize for record in records])
         count += np.bincount(owner, minlength=len(start))
         total += np.bincount(owner, values, minlength=len(start))
-        np.minimum.at(least, owner, values)
-        np.maximum.at(most, owner, values)
-    columns = zip(
-        _NUMBERS, (total / np.maximum(count, 1), least, most), strict=True
-    )  # to SQL, NaN is above all numbers
-    return {track + end: arrow.array(column, mask=(count == 0) | np.isnan(column)) for end, column in columns}
+    means = total / np.maximum(count, 1)
+    return need("pyarrow", "documents").array(means, mask=(count == 0) | np.isnan(means))  # to SQL, NaN is above all

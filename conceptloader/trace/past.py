@@ -14,6 +14,7 @@ from typing import Any
 from conceptloader.config import Blend, Config, load_config, open_blend
 from conceptloader.config.blend import open_datasets
 from conceptloader.config.exclude import Excluded, read_excluded
+from conceptloader.config.schema import LoaderConfig
 from conceptloader.errors import ConceptloaderError, ConfigError, ReadError, ResumeError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.order.progress.runlog import FILE_NAME, Launch, RunLog, RunStart
@@ -39,16 +40,13 @@ def open_log(log: str | os.PathLike[str]) -> RunLog:
     return RunLog(log)
 
 
-def open_run(
-    config: str | os.PathLike[str] | None = None, log: str | os.PathLike[str] | None = None, *, planned: bool = False
-) -> Run:
+def open_run(config: str | os.PathLike[str] | None = None, log: str | os.PathLike[str] | None = None) -> Run:
     """A run from its run log, or as a configuration plans it.
 
     Args:
         config: The configuration file. With a run log it says only where the data are now, and may be omitted.
         log: Directory or file of the run log: each launch answers for what it trained, and the last one for what
             follows.
-        planned: The configuration answers for all samples, the run log has their steps alone.
 
     Returns:
         The run.
@@ -60,7 +58,7 @@ def open_run(
         ResumeError: If a dataset has been rebuilt since the last launch, or files with what it masked were edited; what
             an earlier launch read is looked for when it is asked for.
     """
-    if log is None or planned:
+    if log is None:
         if config is None:
             raise ConfigError(
                 "run",
@@ -68,17 +66,19 @@ def open_run(
                 "CONFIG, the YAML file of the run, or its run log",
                 "pass CONFIG, or --run-log DIR",
             )
-        if log is None:
-            return Run(blend=open_blend(load_config(config)))
+        return Run(blend=open_blend(load_config(config)))
     runs = open_log(log)
     if not runs.starts:
         raise ConfigError(runs.path, "no start of a run", "the run log of a training", "pass the folder of the run log")
     last = runs.history.launches[-1].start
     given = None if config is None else load_config(config, defaults=defaults_of(runs.spec(last), last.seq_len))
-    if planned:
-        assert given is not None
-        return Run(blend=open_blend(given), history=runs.history)
     past = _Past(runs, given)
+    own = past.config(last)
+    if given is not None and own is not None and _apart_from_places(given) != _apart_from_places(own):
+        logger.warning(
+            "%s: the configuration differs from that of the launch at step %d: answers are those of the launch, of the "
+            "configuration without a run log", runs.path, last.step,
+        )  # fmt: skip
     return replace(past.run(), log=runs)
 
 
@@ -130,7 +130,7 @@ class _Past:
 
     def _alike(self, *launches: Launch) -> bool:
         """Whether their configurations make the same of a sample."""
-        configs = [self._config(launch.start) for launch in launches]
+        configs = [self.config(launch.start) for launch in launches]
         shown = [one and (one.tracks, {k: it.tracks for k, it in one.datasets.items()}) for one in configs]
         return len({one.start.seq_len for one in launches}) == 1 and all(one == shown[0] for one in shown)
 
@@ -149,7 +149,8 @@ class _Past:
         }
         return spec.order, spec.seed, spec.block, spec.extra, segments, members, masks
 
-    def _config(self, start: RunStart) -> Config | None:
+    def config(self, start: RunStart) -> Config | None:
+        """That of a launch, if the log has one."""
         data = self.runs.config(start)
         if data is not None and id(data) not in self._configs:
             self._configs[id(data)] = load_config(data)
@@ -160,7 +161,7 @@ class _Past:
         return Run(blend=blend, history=self.runs.history.part(launches), first=first, stop=stop)
 
     def _blend(self, spec: OrderSpec, start: RunStart) -> Blend:
-        own = self._config(start)
+        own = self.config(start)
         key = spec.hash, id(own)
         if key not in self._blends:
             if own is None:
@@ -168,7 +169,7 @@ class _Past:
                     self.runs.path,
                     f"no configuration of the launch at step {start.step}, order {spec.order}",
                     "a launch with an order of conceptloader, logged with its configuration",
-                    "ask about steps of other launches, or with --planned (planned=True) about the configuration",
+                    "ask about steps of other launches",
                 )
             try:
                 config, datasets = self._data(own, spec)
@@ -200,6 +201,7 @@ class _Past:
         elsewhere = [name for name, entry in moved.items() if entry.path != was[name].path]
         back = {name for name in _changed(spec, datasets) if name in elsewhere}
         if back:
+            logger.warning("datasets.%s.stream_fingerprint: the configuration has other data by now", min(back))
             config = replace(config, datasets={**config.datasets, **{name: was[name] for name in back}})
             datasets = self._opened(config)
         for name, expected in _changed(spec, datasets).items():
@@ -236,6 +238,11 @@ class _Past:
         listed = ", ".join(filter(None, files)) or "exclude in the configuration"
         found = f"what it excluded cannot be reproduced ({'; '.join(dict.fromkeys(problems))})"
         raise ResumeError("", found, fix=f"restore {listed}")
+
+
+def _apart_from_places(config: Config) -> Config:
+    datasets = {name: replace(entry, path="-") for name, entry in config.datasets.items()}
+    return replace(config, datasets=datasets, allowed_roots=None, loader=LoaderConfig())
 
 
 def _end(launch: Launch, launches: Sequence[Launch]) -> int:

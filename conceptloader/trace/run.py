@@ -1,8 +1,7 @@
 """A run to trace: its order, its data and, where they are known, its steps."""
 
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -13,7 +12,6 @@ from conceptloader.format.read.dataset import Dataset
 from conceptloader.kernels.kernel import I64Array, U64Array
 from conceptloader.loader.batch.open import open_reader
 from conceptloader.order.balance import Costs
-from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Place
 from conceptloader.order.progress.runlog import EARLIER, History, RunLog
 from conceptloader.order.segments import Segment
@@ -105,8 +103,7 @@ class Run:
     def _check_known(self, sample: int) -> None:
         if sample < self.begin:
             found = f"the run log begins at sample {self.begin}, and what decided those before may have been another"
-            fix = f"{EARLIER}; or ask what the configuration plans: --planned"
-            raise ConfigError(f"sample {sample}", found, fix=fix)
+            raise ConfigError(f"sample {sample}", found, fix=EARLIER)
 
     def _knowing(self, sample: int) -> "Run":
         known = self.blend.order.begin
@@ -114,11 +111,6 @@ class Run:
             found = f"weights that were set before sample {known} decided it, and they are not in the run log"
             raise ConfigError(f"sample {sample}", found, fix=EARLIER)
         return self
-
-    @cached_property
-    def drawn(self) -> "Mixture | Drawn":
-        """What says how often each member was drawn: the order, or those of all eras."""
-        return Drawn(list(self.eras())) if self.parts else self.blend.order
 
     @cached_property
     def datasets(self) -> dict[str, Dataset]:
@@ -194,24 +186,3 @@ class Run:
         size, order = max(1, self.blend.order.sizes[index]), self.blend.order
         begin = order.counts(self.first)[index] // size if self.first else 0
         return range(begin, -(-order.counts(min(num_samples, self.stop))[index] // size))
-
-
-class Drawn:
-    """How often the members of several eras were drawn; names, sizes and counts are as of an order."""
-
-    def __init__(self, eras: Sequence[Run]) -> None:
-        self._eras = eras
-        sizes = {
-            name: size for era in eras for name, size in zip(era.blend.order.names, era.blend.order.sizes, strict=True)
-        }
-        self.names, self.sizes = list(sizes), list(sizes.values())
-
-    def counts(self, samples: int) -> list[int]:
-        """Of each member, its draws in the first `samples` samples of the run."""
-        found = Counter[str]()
-        for era in self._eras:
-            if era.first < samples:
-                order = era.blend.order
-                counts = order.counts(min(samples, era.stop)), order.counts(era.first)
-                found.update({n: after - before for n, after, before in zip(order.names, *counts, strict=True)})
-        return [found[name] for name in self.names]

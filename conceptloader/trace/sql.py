@@ -90,15 +90,22 @@ def ask(text: str, tables: Mapping[str, Any], option: str = "query") -> Iterator
                 raise made or _said(str(error), columns, option) from error
 
 
-def _narrow(database: Any, text: str, relations: Mapping[str, Relation], option: str) -> None:
-    """Make of the columns only those that a query may mean. Raises: ConfigError unless it is one SELECT."""
+def parsed(database: Any, text: str, option: str) -> dict[str, Any]:
+    """The tree that DuckDB makes of a query. Raises: ConfigError unless it is one SELECT."""
     ((tree,),) = database.execute("SELECT json_serialize_sql($1)", [text]).fetchall()
-    found = json.loads(tree)
-    if not found["error"] and len(found["statements"]) != 1:
-        raise ConfigError(option, f"{len(found['statements'])} statements", "one SELECT", "ask one after the other")
+    found: dict[str, Any] = json.loads(tree)
     if found["error"] and found.get("error_type") == "not implemented":
         raise ConfigError(option, f"{text:.100}", "one SELECT", "begin it with SELECT, FROM or WITH")
-    words = {one.lower() for one in _strings(found)}
+    if found["error"]:
+        raise _said(f"{found['error_message']}", {}, option)
+    if len(found["statements"]) != 1:
+        raise ConfigError(option, f"{len(found['statements'])} statements", "one SELECT", "ask one after the other")
+    return found
+
+
+def _narrow(database: Any, text: str, relations: Mapping[str, Relation], option: str) -> None:
+    """Make of the columns only those that a query may mean. Raises: ConfigError unless it is one SELECT."""
+    words = {one.lower() for one in _strings(parsed(database, text, option))}
     for name, one in relations.items():
         whole = {"star", "natural", "pivot", f"column {name}"} & words
         one.names = [column for column in one.types if whole or column.lower() in words] or [*one.types][:1]

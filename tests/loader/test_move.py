@@ -99,5 +99,5 @@ def test_trace_says_what_a_checkpoint_holds(
     path.write_text(yaml.safe_dump({**config, "seed": 6}))
     assert main(["trace", str(path), "--checkpoint", str(saved)]) == 1
     assert "seed: saved 5, now 6" in capsys.readouterr().err
-    for words in (["trace", "--step", "0"], ["trace", "--checkpoint", str(saved), "--rank", "0"]):
+    for words in (["trace", "--step", "0"], ["trace", "--checkpoint", str(saved), "--dp-size", "2"]):
         assert main(words) == 2

@@ -90,7 +90,6 @@ LENGTH = [facts(k)["tokens"] for k in range(COUNT)]
     ("where", "holds"),
     [
         ("quality >= 0.7 and 'medicine' in concepts", lambda k: (QUALITY[k] or 0) >= 0.7 and "medicine" in HAS[k]),
-        ("quality_max > 0.5 and tokens > 1", lambda k: (QUALITY[k] or -1) + 0.25 > 0.5 and LENGTH[k] > 1),
         ("quality is null", lambda k: QUALITY[k] is None),
         ("list_has_any(concepts, ['law', 'red wine'])", lambda k: bool(HAS[k] & {"law", "red wine"})),
         ("len(concepts) = 0 or not (5 in topics)", lambda k: not HAS[k] or "law" not in HAS[k]),
@@ -190,11 +189,10 @@ def test_lines_of_a_file_of_ids_are_what_they_are(tmp_path: Path) -> None:
     [
         ("qualty > 0.3", "did you mean quality?"),
         ("tokens > 'many'", "Could not convert string 'many'"),
-        ("tokens > 3; drop table documents", "expected one expression of SQL"),
+        ("tokens > 3; drop table documents", "expected one SELECT"),
         ("tokens >", "syntax error"),
-        ("tokens > 3) or (true", "expected one expression of SQL"),
-        ("true) from documents where (true", "expected one expression of SQL"),
-        ("tokens > 3 or $$) = 'x' or ($$ = 'x'", "expected one expression of SQL"),
+        ("tokens > 3) or (true", "syntax error"),
+        ("true) from documents where (true", "syntax error"),
         ("id in (select content from read_text('/etc/passwd'))", "Permission Error"),
         ("tokens + 1", "expected true or false"),
         ("len(concepts, 3) = 4", "No function matches"),
@@ -299,8 +297,6 @@ def test_columns_are_those_of_loops(path: Path) -> None:
             assert row["topics"] == sorted(one["topics"][: one["tokens"]])
             assert (row["about"] is None) == (one["about"] is None)
             assert row["quality"] == (None if one["quality"] is None else pytest.approx(one["quality"], abs=1e-6))
-            least = row["quality_min"] if row["quality"] is None or one["tokens"] == 1 else row["quality"] - 0.25
-            assert row["quality_min"] == (None if row["quality"] is None else pytest.approx(least, abs=1e-6))
 
 
 def test_a_million_documents_take_16_bytes_each(tmp_path: Path) -> None:

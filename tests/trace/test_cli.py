@@ -72,8 +72,6 @@ def test_answers_are_those_of_python(folder: Path, capsys: pytest.CaptureFixture
     assert [one["sample"] for one in samples] == list(range(24, 32))
     assert answer(capsys, "trace", *common, "--step", 3)["samples"] == samples
     assert answer(capsys, "trace", *common, "--sample", 26)["samples"] == [samples[2]]
-    ranks = [one for one in samples if one["places"][0]["dp_rank"] == 1]
-    assert answer(capsys, "trace", *common, "--step", 3, "--rank", 1)["samples"] == ranks
     number = run.blend.datasets["web"].find_document("web-3")[0]
     document = json.loads(json.dumps([one.to_dict() for one in locate_documents(run, ["web-3"], 48)]))
     where = "'concept-5' in concepts"
@@ -110,8 +108,6 @@ def test_text_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     [
         ([*STEP], "steps cannot be mapped to samples"),
         (["trace", "--step", "0"], "found no configuration, expected CONFIG, the YAML file of the run, or its run log"),
-        ([*STEP, "--planned"], "--planned without --run-log"),
-        (["locate", "--planned", "--run-log", "{folder}/run", "--document", "web-3"], "found no configuration"),
         ([*STEP, "--run-log", "{folder}"], "found no start of a run"),
         ([*STEP, "--run-log", "{folder}/run", "--global-batch-size", "8"], "--global-batch-size and --run-log"),
         ([*STEP, "--global-batch-size", "8", "--dp-size", "3"], "expected a multiple of"),
@@ -121,8 +117,6 @@ def test_text_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
             ["locate", "{config}", "--document", "a", "--micro-batch-size", "2"],
             "--micro-batch-size without --global-batch-size",
         ),
-        (["trace", "{config}", "--run-log", "{folder}/run", "--steps", "0:9"], "--steps: found no --html"),
-        ([*STEP, "--run-log", "{folder}/run", "--rank", "2"], "--rank: found 2, expected a rank with some of these"),
         (["locate", "{config}", "--document", "nobody"], "found no 'nobody' in books, web"),
     ],
 )

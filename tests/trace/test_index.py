@@ -169,13 +169,13 @@ def test_damage_of_the_dataset_and_an_index_of_another_one(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("asked", "found", "expected"),
     [
-        ("", "", "one expression"),
-        ("('concept-1' in concepts", "'concept-1'", "one expression"),
-        ("'concept-1' in concepts)", "'concept-1'", "one expression"),
+        ("", "SELECT clause without selection list", "SQL"),
+        ("'concept-1' in concepts) or ('concept-2' in concepts", "syntax error", "SQL"),
         ("'concept-1' in concepts and", "syntax error", "SQL"),
         ("'concept-1' in concepts or 'red' in concepts", "'red' of the track 'concepts'", "its 6 names"),
         ("'concept-1' in concepts or tokens > 3", "tokens", "'NAME' in TRACK"),
-        ("'concept-1' in concepts = true", "concepts", "'NAME' in TRACK"),
+        ("'concept-1' in concepts and count(*) > 0", "count_star", "'NAME' in TRACK"),
+        ("'concept-1' in concepts and (select true)", "subquery", "'NAME' in TRACK"),
         ("concepts", "concepts", "'NAME' in TRACK"),
         ("true", "true", "'NAME' in TRACK"),
         ("score(concepts, 'concept-1') > 0.5", "without scores", "a track with scores"),

@@ -1,6 +1,5 @@
 """Runs of documents, runs that changed their sequence length, and quarantined ranges."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ def train(config: Path, output: Path, step: int, steps: int, state: dict[str, An
 def test_a_configuration_that_gives_another_order_than_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log answers for what was trained and for what its last launch plans, the configuration only if asked."""
+    """The log answers for what was trained and for what its last launch plans."""
     config, output = tmp_path / "run.yaml", tmp_path / "run"
     content = {"seq_len": 16, "datasets": {"web": {"path": write_dataset(tmp_path / "d", random_documents(60))}}}
     config.write_text(yaml.safe_dump(content))
@@ -37,11 +36,7 @@ def test_a_configuration_that_gives_another_order_than_the_log(
     assert not caplog.records
     config.write_text(yaml.safe_dump({**content, "seed": 5, "skip": [{"at": 8, "count": 4}]}))
     assert [trace_step(open_run(config, output), step) for step in range(9)] == trained
-    found = r"launched at step 0 \(seed: saved 1234, now 5; skips: saved \[\], now \[\(8, 4\)\]\); answers are those of"
-    assert re.search(found, caplog.records[0].getMessage())
-    planned = [trace_step(open_run(config, output, planned=True), step) for step in range(9)]
-    assert planned != trained
-    assert [[one.places for one in step] for step in planned] == [[one.places for one in step] for step in trained]
+    assert "differs from that of the launch at step 0: answers are those" in caplog.records[0].getMessage()
     config.write_text(yaml.safe_dump(content))
     train(config, output, 3, 2, state)
     config.write_text(yaml.safe_dump({**content, "seed": 5}))

@@ -178,7 +178,7 @@ def test_what_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
         capsys, *asked, "--samples", STEPS * BATCH - 1, code=2
     )
     assert "--samples: found nothing" in check(capsys, folder / "run.yaml", *asked[2:], code=2)
-    for words in (["--limit", "3"], ["--dataset", "web"], ["--planned"]):
+    for words in (["--limit", "3"], ["--dataset", "web"]):
         assert f"--check and {words[0]}" in check(capsys, folder / "run.yaml", *asked, *words, code=2)
     assert "--check and --where" in check(capsys, *asked[:2], "--where", "3 in concepts", code=2)
 

@@ -31,16 +31,9 @@ def test_datasets_and_their_windows(books: cl.Dataset) -> None:
     assert f"{dataset.num_tokens:,} tokens, 60 documents, 1 shard; tokenizer bytes" in shown
     assert stored(dataset, 0, 513) in shown
     assert stored(dataset, 192, 257) in text(str(dataset.show(3, seq_len=64)))
-    windows = dataset.windows(32)
-    assert stored(dataset, 160, 193) in text(str(windows.show(5)))
-    assert stored(dataset, *windows.token_range(len(windows) - 1)) in text(str(windows.show(-1)))
-    assert stored(dataset, *dataset.document_range(7)) in text(str(dataset.documents().show(7)))
-    assert text(str(dataset.documents().show(3))).endswith("clause   animal")
     for wrong in (10**9, -(10**9)):
         with pytest.raises(IndexError):
             dataset.show(wrong)
-        with pytest.raises(IndexError):
-            windows.show(wrong)
     with raises(ConfigError, found="int"):
         show(3)
 

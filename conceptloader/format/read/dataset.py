@@ -672,7 +672,7 @@ def _runs(files: Files, view: FoundView) -> Runs:
     return view.runs(manifest.num_tokens)
 
 
-class MapStyle(Shown):
+class MapStyle:
     """What makes a class a map-style dataset for torch's DataLoader, batched fetching included."""
 
     def __init__(self, dataset: Dataset, tracks: Sequence[str] | None, count: int) -> None:

@@ -1,11 +1,11 @@
-"""What a notebook shows: datasets, windows and mixtures as self-contained HTML."""
+"""What a notebook shows: datasets, blends and loaders as self-contained HTML."""
 
 from typing import Any
 
 from conceptloader.base.terminal import counted, masked
 from conceptloader.config import Blend
 from conceptloader.errors import ConfigError
-from conceptloader.format.read.dataset import Dataset, DocumentView, Windows
+from conceptloader.format.read.dataset import Dataset
 from conceptloader.loader.batch.loader import BaseLoader
 from conceptloader.order.mixture import Mixture
 from conceptloader.trace.ranges import whole
@@ -29,33 +29,30 @@ class Page:
 
 
 def show(thing: Any, i: int = 0, *, tokenizer: str | None = None, seq_len: int = 512) -> Page:
-    """An object for a notebook: a dataset, windows or documents, each with number `i` of them; a mixture.
+    """An object for a notebook: a dataset with window `i`, or document `i` where these are its samples.
 
     Of a blend or loader the mixture and sample `i` are shown, of a loader the sample `i` after those that it has given.
-    A window has a picture of its tokens: its documents, and below them its spans in the colours of their concepts.
     seq_len: of the windows of a dataset; tokenizer: as for `conceptloader inspect`. Batches: `conceptloader.decode`.
 
     Raises ConfigError for anything else, IndexError if there is no number `i`.
     """
     if isinstance(thing, Dataset):
         if thing.mode == "document":
-            shown: Windows | DocumentView = thing.documents([])
+            place = thing.document_range(range(thing.num_documents)[i])
         else:
-            shown = thing.windows(max(1, min(seq_len, thing.num_tokens - 1)), tracks=[])
-        return Page(facts(thing), _one_of(shown, i, tokenizer))
-    if isinstance(thing, (Windows, DocumentView)):
-        return Page(_one_of(thing, i, tokenizer))
+            windows = thing.windows(max(1, min(seq_len, thing.num_tokens - 1)), tracks=[])
+            place = windows.token_range(range(len(windows))[i])
+        title = f"<p>tokens {place[0]:,} to {place[1]:,}</p>"
+        return Page(facts(thing), title, window_html(Reader(thing, tokenizer).read([whole(*place)])))
     blend = getattr(thing, "blend", thing)
-    if isinstance(blend, Blend):
-        number = i + getattr(thing, "consumed_samples", 0)
-        if isinstance(thing, BaseLoader) and thing.run.num_samples in range(number + 1):
-            return Page(_mixture(blend.order))
-        window = Samples(Run(blend=blend), tokenizer).read(number)
-        title = f"<p>sample {number:,} of {visible(window.dataset)}{', which is not read' * (not window.ids)}</p>"
-        return Page(_mixture(blend.order), title, window_html(window))
-    if isinstance(thing, Mixture):
-        return Page(_mixture(thing))
-    raise ConfigError("show", str(type(thing).__name__), "a dataset, windows, a blend, a loader or a mixture")
+    if not isinstance(blend, Blend):
+        raise ConfigError("show", str(type(thing).__name__), "a dataset, a blend or a loader")
+    number = i + getattr(thing, "consumed_samples", 0)
+    if isinstance(thing, BaseLoader) and thing.run.num_samples in range(number + 1):
+        return Page(_mixture(blend.order))
+    window = Samples(Run(blend=blend), tokenizer).read(number)
+    title = f"<p>sample {number:,} of {visible(window.dataset)}{', which is not read' * (not window.ids)}</p>"
+    return Page(_mixture(blend.order), title, window_html(window))
 
 
 def facts(dataset: Dataset) -> str:
@@ -66,16 +63,6 @@ def facts(dataset: Dataset) -> str:
     tracks = [(name, track.codec, dataset.records(name)) for name, track in sorted(dataset.tracks.items())]
     title = f"<p><b>{visible(masked(dataset.path))}</b><br/>{counts}; tokenizer {visible(tokenizer)}</p>"
     return title + (table(("track", "codec", "records"), tracks) if tracks else "")
-
-
-def _one_of(things: Windows | DocumentView, i: int, tokenizer: str | None) -> str:
-    number, dataset = range(len(things))[i], things.dataset
-    if isinstance(things, Windows):
-        kind, (start, stop) = "window", things.token_range(number)
-    else:
-        kind, (start, stop) = "document", dataset.document_range(number)
-    title = f"{kind} {number:,} of {len(things):,} of {visible(repr(dataset))}"
-    return f"<p>{title}</p>" + window_html(Reader(dataset, tokenizer).read([whole(start, stop)]))
 
 
 def _mixture(order: Mixture) -> str:

@@ -34,7 +34,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def window_html(window: Window) -> str:
-    """A picture of the tokens; their texts, with a line below for each span and one before a document; a legend."""
+    """The texts of the tokens, with a line below for each span and one before a document; a legend."""
     texts, spans = window.texts, window.spans
     begun = {document.start for document in window.documents if document.begins}
     borders = sorted({0, len(texts), *begun, *(end for span in spans for end in (span.start, span.end))})
@@ -59,26 +59,7 @@ def window_html(window: Window) -> str:
         for key, name in {_key(span): span.name for span in spans}.items()
     ]
     text = f'<div dir="auto" style="{_TEXT};line-height:calc(1.5em + {3 * depth}px)">{"".join(parts)}</div>'
-    return _picture(window, hues) + text + f'<p style="font-size:90%">{" &nbsp; ".join(legend)}</p>'
-
-
-def _picture(window: Window, hues: dict[tuple[str, object], int]) -> str:
-    """Tokens from left to right: a bar for each document, and below them the spans, a row for each level."""
-    bars = [
-        (one.start, one.end, 0, f'fill="currentColor" opacity="{(0.35, 0.15)[k % 2]}"', one.name)
-        for k, one in enumerate(window.documents)
-    ]
-    bars += [
-        (span.start, span.end, 1 + span.level, f'fill="{_colour(hues[_key(span)])}"', str(span))
-        for span in window.spans
-        if span.level < _LINES
-    ]
-    rows = 1 + max((row for _, _, row, _, _ in bars), default=-1)
-    shapes = "".join(
-        f'<rect x="{start}" y="{9 * row}" width="{end - start}" height="7" {look}><title>{visible(name)}</title></rect>'
-        for start, end, row, look, name in bars
-    )
-    return _drawn(len(window.texts), 9 * rows, shapes)
+    return text + f'<p style="font-size:90%">{" &nbsp; ".join(legend)}</p>'
 
 
 def _drawn(width: int, height: int, shapes: str) -> str:

@@ -2,7 +2,7 @@
 
 `lazy` is functools.cached_property without its lock: before Python 3.12 that is one for all instances of a class, so
 that it serializes threads that read batches, and a fork while one of them holds it leaves it locked in the child for
-ever. Without it, a value may be computed twice.
+ever. Without it, a value may be computed twice, of which all threads get the first.
 """
 
 import gc
@@ -38,5 +38,5 @@ class lazy(Generic[T]):
     def __get__(self, instance: Any, owner: type) -> T:
         if instance is None:
             return self  # type: ignore[return-value]  # for help() and its like
-        value = instance.__dict__[self._name] = self._function(instance)
-        return value
+        kept: T = instance.__dict__.setdefault(self._name, self._function(instance))
+        return kept

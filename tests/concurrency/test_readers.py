@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
 import pytest
 
 import conceptloader as cl
+from conceptloader.base.lazy import lazy
 from conceptloader.loader.batch.open import open_reader
 from conceptloader.loader.batch.open_files import OpenFiles
 from conceptloader.loader.batch.reader import BatchReader
@@ -159,3 +161,19 @@ def test_a_read_only_file_system(data: Path, truth: list[list[int]]) -> None:
             cl.writing.create_writer(data / "new", cl.writing.BuildOptions())
     assert resource.getrlimit(resource.RLIMIT_NOFILE)
     assert multiprocessing.active_children() == []
+
+
+def test_threads_that_need_a_lazy_value_at_the_same_time_have_one() -> None:
+    """The table of open files of a dataset is one."""
+    together = Barrier(4)
+
+    class Thing:
+        @lazy
+        def table(self) -> object:
+            together.wait(60)
+            return object()
+
+    thing = Thing()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: thing.table, range(4)))
+    assert {*map(id, found)} == {id(thing.table)}

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,7 @@ from conceptloader.ingest.records.columns import METADATA_TRACK
 from conceptloader.ingest.records.documents import number_type
 from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
 from conceptloader.ingest.records.special_tokens import RULES, TEXT
-from conceptloader.ingest.records.tokenizer import FileTokenizer, unnamed
+from conceptloader.ingest.records.tokenizer import unnamed
 from conceptloader.storage.lock import build_lock
 
 log = logging.getLogger(__name__)
@@ -90,8 +90,6 @@ def build_dataset(
         definition = options.tokenizer.definition if options.tokenizer else None
         if definition is not None:
             keep_tokenizer(definition, path)
-        for line in _dropped(options):
-            log.warning(line)
         missing = [shard for shard in mine if not build.is_finished(shard)]
         did, bad = _write_shards(build, sources, plan, options, missing, workers, on_bad, watch)
         counts = did.documents, did.tokens, did.losses.lost, did.losses, bad, 0.0, did.truncated
@@ -212,18 +210,6 @@ def format_options(options: Options) -> BuildOptions:
             }
         },
     )
-
-
-def _dropped(options: Options) -> Iterator[str]:
-    """What the tokenizer would put around a text, and a build does not."""
-    before, after = getattr(options.tokenizer, "template", ([], []))
-    if options.columns.text is None or options.rules is not None:
-        return
-    eos = [options.tokenizer.name_of(options.appended)] if isinstance(options.tokenizer, FileTokenizer) else []
-    if before and options.bos is None:
-        yield f"the tokenizer would begin each text with {' '.join(before)}, a build does not (--bos {before[0]})"
-    if after and after != eos:
-        yield f"the tokenizer would end each text with {' '.join(after)}, a build does not (--eos {after[-1]})"
 
 
 def _track(options: Options, track: str, levels: int) -> TrackOptions:

@@ -166,12 +166,6 @@ class Options(SpanAlignment):
         return TEXT if self.special_tokens is None else self.special_tokens
 
     @property
-    def asked(self) -> frozenset[str]:
-        """What most of the first documents may not have already, see `Doubled`."""
-        known = {"eos": self.eos is not None, "text": self.special_tokens is not None, "bos": False}
-        return frozenset(kind for kind, chosen in known.items() if not chosen)
-
-    @property
     def known_eos(self) -> int | None:
         """The id that ends documents by the tokenizer, whether or not it is appended."""
         if self.tokenizer is None:

@@ -1,7 +1,7 @@
 """One shard, from its pieces of the input to its files. Runs in any process."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -13,7 +13,6 @@ from conceptloader.errors import InputError
 from conceptloader.format.write.build import Build, open_writer
 from conceptloader.format.write.shard import ShardWriter
 from conceptloader.ingest.align.spans import Placed, check_ids, place, with_bos
-from conceptloader.ingest.build.doubled import Doubled
 from conceptloader.ingest.build.options import Options
 from conceptloader.ingest.build.plan import Piece, piece_bytes
 from conceptloader.ingest.build.unaligned import ANSWERS, NOTE, SPELLED, Losses, TrackLoss
@@ -86,11 +85,10 @@ def write_shard(job: ShardJob, report: Tell) -> None:
     if build.is_finished(job.shard):  # meanwhile, by another attempt of the task that has it
         return
     with build.shard(job.shard) as writer:
-        filler = ShardFiller(job, writer, Doubled(job.options.asked if job.shard == 0 else ()))
+        filler = ShardFiller(job, writer)
         for numbers in build.plan[job.shard]:
             for rows, consumed in read_piece(job, build, Piece(*numbers)):
                 report(filler.add(rows, consumed))
-        filler.doubled.check()
         for number in sorted({numbers[0] for numbers in build.plan[job.shard]}):
             job.sources[number].check_unchanged()
 
@@ -117,14 +115,10 @@ class Rows:
 
 @dataclass
 class ShardFiller:
-    """Adds rows to a shard.
-
-    doubled: what looks at the ends of the first documents; whoever adds the last rows calls its `check`.
-    """
+    """Adds rows to a shard."""
 
     job: ShardJob
     writer: ShardWriter
-    doubled: Doubled
     losses: Losses = field(default_factory=Losses)
     spelled: Counter[str] = field(default_factory=Counter)
 
@@ -155,8 +149,7 @@ class ShardFiller:
                 bad.update({kept[i]: problem for i, problem in found.items()})
                 kept = [i for i in range(len(rows.numbers)) if i not in bad]
             else:
-                eos, bos = self.job.options.appended, self.job.options.bos
-                progress.doubled = self.doubled.count(tokens, eos, bos, self._framed(batch))
+                progress.doubled = _doubled(tokens, self.job.options.appended, self.job.options.bos)
                 self._write(batch, placed, progress)
                 break
         progress.bytes = consumed
@@ -169,14 +162,6 @@ class ShardFiller:
         some = others[:: len(others) // 8 | 1]  # odd, since rows may differ by turns
         all_bad = bool(some) and all(self._bad(rows.only([i])) for i in some)
         return InputError if all_bad or "(--" in problem else BadRecord
-
-    def _framed(self, batch: RowBatch) -> Mapping[str, int]:
-        if batch.texts is None or self.tokenizer is None or not self.doubled.looks:
-            return {}
-        self.tokenizer.framed.clear()
-        for text in batch.texts:
-            self.tokenizer.look([text])
-        return self.tokenizer.framed
 
     def _write(self, batch: RowBatch, placed: Placed, progress: Progress) -> None:
         tokens, writer = placed.tokens, self.writer
@@ -256,6 +241,13 @@ class ShardFiller:
         if batch.texts is not None and self.tokenizer is not None:
             progress.spelled += self.tokenizer.spelled
         return tokens, placed
+
+
+def _doubled(tokens: Ragged, eos: int | None, bos: int | None) -> int:
+    """How many documents end with this eos, or begin with this bos, before they get it."""
+    starts, ends = tokens.offsets[:-1], tokens.offsets[1:]
+    some, given = ends > starts, ((eos, ends - 1), (bos, starts))
+    return sum(int(np.count_nonzero(tokens.values[at[some]] == token)) for token, at in given if token is not None)
 
 
 def _named(error: BadRow) -> dict[int, str]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from conceptloader.format.write.build import create_writer
 from conceptloader.ingest.build.builder import format_options
-from conceptloader.ingest.build.doubled import Doubled
 from conceptloader.ingest.build.options import Options
 from conceptloader.ingest.build.plan import Piece, piece_bytes
 from conceptloader.ingest.build.shard import Progress, ShardFiller, ShardJob, read_piece
@@ -53,7 +52,7 @@ def estimate(
     options = options.resolved(sources, strict=not skip_bad)
     job, made = ShardJob(sources=sources, options=options, skip_bad=skip_bad), format_options(options)
     whole = [Piece(k, 0, len(one.row_groups or ()) or (0 if one.whole else one.size)) for k, one in enumerate(sources)]
-    tried, written, doubled, last = Progress(), 0, Doubled(options.asked), len(sources) - 1
+    tried, written, last = Progress(), 0, len(sources) - 1
     for number in sorted({0, (last + 1) // 2, last}):
         with TemporaryDirectory() as directory:
             build, end = create_writer(directory, made), tried.bytes + _TRIED
@@ -61,9 +60,8 @@ def estimate(
                 if consumed and tried.bytes >= end:  # and what was decompressed with these bytes is at an end
                     break
                 with build.shard(0) as writer:
-                    tried.add(ShardFiller(job, writer, doubled).add(rows, consumed))
+                    tried.add(ShardFiller(job, writer).add(rows, consumed))
                     written += writer.weigh()
-    doubled.check()
     total = sum(map(piece_bytes, sources, whole))
     documents, tokens, size = (round(total / max(1, tried.bytes) * n) for n in (tried.documents, tried.tokens, written))
     path = home = os.path.abspath(out)

@@ -28,12 +28,11 @@ class SpecialTokens:
     Attributes:
         spelled: How often text spelled each name; whoever reads it clears it.
         ends: Ids that may end what the assistant says: special ones and eos. Empty for bytes, whose eos no text spells.
-        framed: How many documents begin or end with each name as text, of those given to `look`; cleared likewise.
     """
 
     def __init__(self, tokenizer: TextTokenizer, rule: str) -> None:
         self.tokenizer, self.rule = tokenizer, rule
-        self.spelled, self.framed = Counter[str](), Counter[str]()
+        self.spelled = Counter[str]()
         self._file = tokenizer if isinstance(tokenizer, FileTokenizer) else None
         special = self._file.special_tokens() if self._file else {}
         self._names: dict[int, str] = {i: token.content for i, token in special.items()}
@@ -72,13 +71,6 @@ class SpecialTokens:
                 parts[row] = plain.values[a:b], plain_places[a:b]
         values, found = np.concatenate([one for one, _ in parts]), np.concatenate([one for _, one in parts])
         return Ragged(values, offsets_of([len(one) for one, _ in parts])), found
-
-    def look(self, texts: Sequence[str]) -> None:
-        """Count the texts of a document in `framed`, if the names of special tokens are text."""
-        names = tuple(self._names.values()) if self.rule == TEXT else ()
-        stripped = [text.strip() for text in texts]
-        if any(text.startswith(names) or text.endswith(names) for text in stripped):
-            self.framed.update(name for name in names if any(t.startswith(name) or t.endswith(name) for t in stripped))
 
     def take_compared(self) -> tuple[int, int, str]:
         """Texts that were compared since the last call, and that were not gigatoken's; why none was, if known."""

@@ -80,8 +80,8 @@ class FileTokenizer:
     guessed: the name of the eos if nothing but its name says that it is one.
 
     Truncation, padding, dropout and the post-processor are switched off: a build needs all of the text and nothing
-    else, the same each time. The post-processor adds special tokens (`template`: those before and after), or takes the
-    whitespace out of tokens' offsets, so that those of whitespace alone would stand nowhere.
+    else, the same each time. The post-processor adds special tokens, or takes the whitespace out of tokens' offsets, so
+    that those of whitespace alone would stand nowhere.
     """
 
     def __init__(self, definition: bytes, path: str, eos: str | int | None) -> None:
@@ -100,7 +100,6 @@ class FileTokenizer:
         self._tokenizer.no_padding()
         if getattr(self._tokenizer.model, "dropout", None):
             self._tokenizer.model.dropout = None
-        self.template = self._added()
         self._tokenizer.post_processor = None
         self.definition: bytes | None = definition
         self.name = own_name(definition)
@@ -131,15 +130,6 @@ class FileTokenizer:
     def fast(self) -> Fast | str:
         """What gives the same ids many times faster, or why there is nothing."""
         return fast_of(self._tokenizer, self._path)
-
-    def _added(self) -> tuple[list[str], list[str]]:
-        """Names of the tokens that the post-processor puts before and after a text."""
-        if self._tokenizer.post_processor is None:
-            return [], []
-        plain, full = (self._tokenizer.encode("a", add_special_tokens=more) for more in (False, True))
-        rest = len(full.ids) - len(plain.ids)
-        first = next((i for i in range(rest + 1) if full.ids[i : i + len(plain.ids)] == plain.ids), rest)
-        return full.tokens[:first], full.tokens[first + len(plain.ids) :]
 
     def encode(self, texts: Sequence[str], places: Sequence[bool], plain: bool = False) -> tuple[Ragged, Ints]:
         """See `TextTokenizer`. plain: names of special tokens are text as any other."""
@@ -278,7 +268,6 @@ def load_tokenizer(source: str, eos: str | int | None = None, *, ends: bool = Tr
     found = FileTokenizer(_without_dropout(definition, path), path, eos)
     if folder is not None:
         folder.check(definition)
-        folder.complete(found.template)
         folder.compare(definition)
     elif os.path.basename(path) == "tokenizer.json":
         try:

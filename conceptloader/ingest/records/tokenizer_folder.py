@@ -76,12 +76,6 @@ class TokenizerFolder:
             fix = "write the folder again with tokenizer.save_pretrained"
             raise InputError(self.path, f"added tokens that cannot be read ({error!r})", "tokens by id", fix) from error
 
-    def complete(self, template: tuple[list[str], list[str]]) -> None:
-        """Change what stands before and after a text as add_bos_token and add_eos_token say, which overrule it."""
-        for added, role in zip(template, ("bos_token", "eos_token"), strict=True):
-            if f"add_{role}" in self.config and role in self.tokens:
-                added[:] = [self.tokens[role]] if self.config[f"add_{role}"] else []
-
     def compare(self, definition: bytes) -> None:
         """Raise InputError if AutoTokenizer gives other ids than this tokenizer.json; without transformers, warn."""
         if not self.says:

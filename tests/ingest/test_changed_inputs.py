@@ -75,7 +75,7 @@ def test_while_a_build_runs(tmp_path: Path, suffix: str, change: Change) -> None
 
 
 def test_between_two_runs_of_a_build(tmp_path: Path) -> None:
-    """Edited; replaced by an older file of the same size, that differs where the samples do not look; one more."""
+    """Edited, also where the samples do not look; one more."""
     source, out = tmp_path / "in.jsonl", tmp_path / "out"
     write(source)
     good = source.read_bytes()
@@ -91,14 +91,12 @@ def test_between_two_runs_of_a_build(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in out.iterdir()} == kept
     edited = data.replace(b"word 000300", b"WORD 000300")
     source.write_bytes(edited)
-    os.utime(source, (1e9, 1e9))
     assert find_sources([source])[0].sample == before.sample, "this test is to change what is not sampled"
     with pytest.raises(ConfigError, match=rf"{source}: found a modification time of"):
         build(source, out, on_bad=lambda *_: None)
     source.write_bytes(data)
     os.utime(source, ns=(before.stamp[0], before.stamp[0]))
     assert build(source, out, on_bad=lambda *_: None).documents == DOCUMENTS
-    assert not (out / ".inputs.json.tmp").exists()
     source.write_bytes(edited)
     with pytest.raises(ConfigError, match=rf"{source}: found a modification time of"):  # of a complete dataset
         build(source, out, on_bad=lambda *_: None)

@@ -260,11 +260,10 @@ def open_writer(path: str | os.PathLike[str]) -> Build:
     )
 
 
-def discard_unfinished(path: str, maker: str, hidden: Sequence[str]) -> bool:
+def discard_unfinished(path: str, maker: str) -> bool:
     """Remove a build from files, of which no shard is finished.
 
-    The `hidden` files that its maker wrote are removed too, and nothing else. The caller holds the lock of the
-    directory, as `maker`, a key of the options' `extra`, always does.
+    The caller holds the lock of the directory, as `maker`, a key of the options' `extra`, always does.
 
     build.json is the last to go, so that this can be done again after a crash. Returns: whether it was removed.
     """
@@ -275,7 +274,7 @@ def discard_unfinished(path: str, maker: str, hidden: Sequence[str]) -> bool:
     if not found.inputs or maker not in found.options.extra:
         return False  # of another program, or of tasks on many machines, which may wait in a queue
     for name in names:
-        if name in hidden or _OF_BUILD.fullmatch(name):
+        if _OF_BUILD.fullmatch(name):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(path, name))
     sync_directory(path)

@@ -31,7 +31,7 @@ from conceptloader.ingest.build.unaligned import check_losses, read_spelled
 from conceptloader.ingest.records.batch import BadRecord
 from conceptloader.ingest.records.columns import METADATA_TRACK
 from conceptloader.ingest.records.documents import number_type
-from conceptloader.ingest.records.inputs import TIMES, Source, check_since_start
+from conceptloader.ingest.records.inputs import Source, check_since_start
 from conceptloader.ingest.records.special_tokens import RULES, TEXT
 from conceptloader.ingest.records.tokenizer import unnamed
 from conceptloader.storage.lock import build_lock
@@ -101,8 +101,6 @@ def build_dataset(
         if task is None:
             summary.losses = check_losses(build, options.max_unaligned_spans)
             summary.special_tokens = read_spelled(build)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(path, TIMES))
             try:
                 manifest, summary.lost_spans = finalize(path), summary.losses.lost
             except InputError as error:  # no token at all
@@ -127,7 +125,7 @@ def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Pl
         build = create_writer(path, options, inputs=inputs, plan=plan)
         check_since_start(path, sources)
     except OtherBuild as error:
-        if not alone or not discard_unfinished(path, "ingest", (TIMES,)):
+        if not alone or not discard_unfinished(path, "ingest"):
             raise
         log.warning("%s; no shard of it was finished: it begins again", error)
         build = create_writer(path, options, inputs=inputs, plan=plan)

@@ -77,7 +77,7 @@ def describe_complete(
             "a new directory",
             f"pass another --out, or run `rm -r {path}`: nothing was changed",
         )
-    check_since_start(path, sources, complete=True)
+    check_since_start(path, sources)
     manifest, _ = load_manifest(path, None)
     log.info("%s is complete already", path)
     losses = read_losses(found)

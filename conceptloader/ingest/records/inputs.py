@@ -11,18 +11,14 @@ import xxhash
 
 from conceptloader.errors import ConfigError, InputError, remedy
 from conceptloader.format.spec import layout as fmt
-from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.format.write.build import OtherBuild
 from conceptloader.ingest.files import EXPECTED, input_files, kind_of
 from conceptloader.ingest.parquet import row_groups
 from conceptloader.ingest.records.lines import read_blocks
 from conceptloader.ingest.records.records import read_record
 from conceptloader.ingest.records.table import read_objects
-from conceptloader.storage.durable import write_file
 
 log = logging.getLogger(__name__)
-
-TIMES = ".inputs.json.tmp"  # when each input was modified, while a build goes on
 
 _SAMPLES, _SAMPLE_BYTES = 16, 1 << 14
 
@@ -161,30 +157,17 @@ def _sample(path: str, size: int) -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True)
-class _Times:
-    times: dict[str, int]
+def check_since_start(directory: str, sources: Sequence[Source]) -> None:
+    """No input was modified after the build in `directory` began, by its time: samples in build.json miss small edits.
 
-
-def check_since_start(directory: str, sources: Sequence[Source], complete: bool = False) -> None:
-    """No input has changed since the build in `directory` began.
-
-    Of one that is resumed, together with the samples in build.json, this finds files that were edited, or replaced by
-    older ones, between two runs; of a `complete` one, only those that were modified later. Raises: OtherBuild.
+    Raises: OtherBuild.
     """
     began = os.stat(os.path.join(directory, fmt.BUILD)).st_mtime_ns
-    times = {source.name: source.stamp[0] for source in sources}
-    if not complete:
-        path = os.path.join(directory, TIMES)
-        write_file(path, dump_json({"times": times}), exclusive=True)
-        times = load_json(path).parse(_Times).times
     for source in sources:
-        now, then = source.stamp[0], times.get(source.name)
-        if now != then or now > began:
-            before = f"{then} ns" if now != then else f"no change after {began} ns"
+        if source.stamp[0] > began:
             raise OtherBuild(
                 f"{source.path}",
-                f"a modification time of {now} ns",
-                f"{before}, as when the build in {directory} began",
+                f"a modification time of {source.stamp[0]} ns",
+                f"no change after {began} ns, when the build in {directory} began",
                 f"pass another --out, or run `rm -r {directory}`",
             )

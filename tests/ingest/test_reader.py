@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError
-from conceptloader.ingest.align.rules import ALIGNS, EOS_SPANS, OVERLAPS
+from conceptloader.ingest.align.rules import ALIGNS, OVERLAPS
 from tests.corpora.records import NAMES
 from tests.corpora.tokenizers import END, definition
 from tests.ingest.test_align import belongs, characters_of, library
@@ -142,10 +142,8 @@ def read(row: Row, setup: Row) -> tuple[list[int], list[dict[str, list[Any]]], R
             inside = [k for k, (_, at) in enumerate(tokens) if belongs(setup["align"], at, start, end)]
             places.append((inside, [[*pair] for pair in zip(record, scores or [0] * len(record), strict=True)]))
         counts[track] = (len(places), sum(not inside for inside, _ in places))
-        last = max((inside[-1] for inside, _ in places if inside), default=-1)
         for k, there in enumerate(held):
-            at = last if k == len(tokens) and setup["eos_span"] == "last" else k  # the eos is beyond all places
-            over = [record for inside, record in places if at in inside]
+            over = [record for inside, record in places if k in inside]
             need(len(over) < 2 or setup["overlap"] != "error")
             need(len(over) <= 2 or setup["overlap"] != "levels")
             if setup["overlap"] == "union" and over:
@@ -217,7 +215,7 @@ def test_three_ways_agree(
         return data.draw(st.sampled_from(some))
 
     content, family = ("tokens", "") if tokenized else ("text", draw("bytes", "byte-level", "llama"))
-    rules = {"align": draw(*ALIGNS), "overlap": draw(*OVERLAPS), "eos_span": draw(*EOS_SPANS)}
+    rules = {"align": draw(*ALIGNS), "overlap": draw(*OVERLAPS)}
     rules |= {"levels": 2, "max_unaligned_spans": 1.0}
     setup: Row = {**rules, "unit": "token" if tokenized else draw(*WIDTH), "append": draw(True, False)}
     setup |= {"scored": draw(True, False, False), "family": family}
@@ -265,8 +263,7 @@ def test_three_ways_agree(
     bare = [{key: row[key] for key in ("id", content) if key in row} for row, _ in right]
     whole = [[one for one in row.get("spans") or [] if one["start"] < one["end"]] for row, _ in right]
     notes = [{"document": k, "spans": spans} for k, spans in enumerate(whole)]
-    of_tokens = tokenized and rules["eos_span"] == "last"  # where an eos is a token as any other
-    if family == "llama" or of_tokens or not any(note["spans"] for note in notes):
+    if family == "llama" or not any(note["spans"] for note in notes):
         return
     source, _ = write(folder, bare, False)
     cl.build(source, folder / "bare", **given, no_eos=not setup["append"])

@@ -9,7 +9,6 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.spec import layout as fmt
 
 ALIGNS = ("first", "any", "majority")
-EOS_SPANS = ("none", "last")
 OVERLAPS = ("error", "levels", "union")
 SPAN_UNITS = ("character", "utf16", "byte", "token")
 
@@ -25,7 +24,6 @@ class SpanAlignment:
         align: A token belongs to the span that holds its first character ("first"), any of its characters ("any"), or
             more than half of them ("majority"). Whitespace at the ends of a token does not count, unless it has
             nothing else.
-        eos_span: An eos that is appended belongs to no span ("none") or to the one that ends last ("last").
         overlap: How overlapping spans of a track are resolved, see `align.overlap.resolve`.
         levels: How many spans may lie over each other, where overlapping ones are put on levels.
         max_unaligned_spans: Share of a track's spans that may contain no token, in [0, 1].
@@ -40,10 +38,6 @@ class SpanAlignment:
     align: str = option(
         "a token belongs to the span with its first character (default), any, or more than half of its characters",
         ALIGNS[0], choices=ALIGNS, group=_SPANS,
-    )  # fmt: skip
-    eos_span: str = option(
-        "the eos token of a document belongs to no span (default), or to the span that ends last",
-        EOS_SPANS[0], choices=EOS_SPANS, group=_SPANS,
     )  # fmt: skip
     max_unaligned_spans: float = option(
         "share of a track's spans that may contain no token (default: 0.01)", 0.01, "FRACTION", fraction, group=_SPANS
@@ -61,7 +55,7 @@ class SpanAlignment:
 
     def check_rules(self) -> None:
         """Raises: ConfigError."""
-        known = {"align": ALIGNS, "eos_span": EOS_SPANS, "overlap": OVERLAPS, "span_unit": (*SPAN_UNITS, None)}
+        known = {"align": ALIGNS, "overlap": OVERLAPS, "span_unit": (*SPAN_UNITS, None)}
         for name, values in known.items():
             if (value := getattr(self, name)) not in values:
                 rule = f"one of {', '.join(filter(None, values))}"
@@ -75,8 +69,8 @@ class SpanAlignment:
     def to_json(self) -> dict[str, Any]:
         """What determines the result, in the words of manifests, where an overlap that is an error is "refuse".
 
-        But for the unit, of which what is read has a say.
+        But for the unit, of which what is read has a say. An eos that is appended belongs to no span.
         """
-        placing = {"version": VERSION, "align": self.align, "eos_span": self.eos_span}
+        placing = {"version": VERSION, "align": self.align, "eos_span": "none"}
         overlap = "refuse" if self.overlap == "error" else self.overlap
         return {**placing, "overlap": overlap, "levels": self.depth}

@@ -137,9 +137,8 @@ def place_spans(
         if not some.all():
             placed = placed.take(np.flatnonzero(some))
         resolved = resolve(placed, rules.overlap, rules.levels)
-        last = _last_ends(resolved, len(lengths)) if rules.eos_span == "last" else None
         for name, level in zip(level_names(track, rules.depth), resolved, strict=True):
-            spans[name] = _finish(level, lengths, offsets, eos, last)
+            spans[name] = _finish(level, offsets, eos)
     return spans, lost
 
 
@@ -173,36 +172,13 @@ def _repeat_last(values: NDArray[Any], ends: Ints, lengths: Ints) -> NDArray[Any
     return np.insert(values, ends, last)
 
 
-def _last_ends(levels: list[RawSpans], documents: int) -> Ints:
-    """int64 [documents]: where the span that ends last ends; -1 without spans."""
-    last = np.full(documents, -1, np.int64)
-    for level in levels:
-        np.maximum.at(last, level.row, level.end)
-    return last
-
-
-def _finish(spans: RawSpans, lengths: Ints, offsets: Ints, eos: NDArray[np.bool_], last: Ints | None) -> BulkSpans:
-    """Disjoint spans of documents to spans of the batch.
-
-    With `last`, the eos of each document goes to the spans that end there: they grow by one token, or, with a gap
-    before the eos, get one more run.
-    """
-    record = np.arange(len(spans.row))
-    row, start, end = spans.row, spans.start, spans.end
-    if last is not None:
-        final = (end == last[row]) & (end <= lengths[row]) & eos[row]  # one that is longer holds the eos already
-        touching = final & (end == lengths[row])
-        end = end + touching
-        apart = np.flatnonzero(final & ~touching)
-        if len(apart):
-            at = apart + 1  # the last span of its document is followed by the next document's
-            row = np.insert(row, at, spans.row[apart])
-            start = np.insert(start, at, lengths[spans.row[apart]])
-            end = np.insert(end, at, lengths[spans.row[apart]] + 1)
-            record = np.insert(record, at, apart)
-    base = (offsets + offsets_of(eos))[row]
+def _finish(spans: RawSpans, offsets: Ints, eos: NDArray[np.bool_]) -> BulkSpans:
+    """Disjoint spans of documents to spans of the batch."""
+    base = (offsets + offsets_of(eos))[spans.row]
     data, ends = concept_records(spans.concepts.values, spans.concepts.offsets)
-    return BulkSpans(start=base + start, end=base + end, record=record, data=data, offsets=ends)
+    return BulkSpans(
+        start=base + spans.start, end=base + spans.end, record=np.arange(len(spans.row)), data=data, offsets=ends
+    )
 
 
 def _whole_documents(records: Sequence[bytes | None], offsets: Ints) -> BulkSpans:

@@ -74,7 +74,7 @@ class Expression:
                     option, ", ".join(sorted(other)) or f"{text:.200}", expected, f"see {PAGES}/subsets.md"
                 )
             ((sql,),) = database.execute("SELECT json_deserialize_sql($1)", [json.dumps(tree)]).fetchall()
-        self.sql = sql.removeprefix("SELECT ")
+        self.sql = sql.removeprefix("SELECT ") if self.concepts else text
 
     def _with_columns(self, node: Any, other: set[str]) -> Any:
         """A tree of SQL with a column for each test of a concept. other: gets what else it asks, as its text has it."""

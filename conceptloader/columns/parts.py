@@ -163,9 +163,10 @@ class PartWriter:
             return
         tokens, data = np.concatenate(self._tokens), np.concatenate(self._items)
         self._tokens, self._items, self._size = [], [], 0
-        order = np.argsort(tokens, kind="stable")
-        order = order[np.diff(tokens[order], append=-1) != 0]
-        tokens, data = tokens[order], data[order]
+        if (np.diff(tokens) <= 0).any():  # else they are in order, as those of a file are
+            order = np.argsort(tokens, kind="stable")
+            order = order[np.diff(tokens[order], append=-1) != 0]
+            tokens, data = tokens[order], data[order]
         begins = np.flatnonzero(np.diff(tokens, prepend=-2) != 1)
         runs = np.stack([tokens[begins], tokens[begins] + np.diff(begins, append=len(tokens))], 1).astype("<i8")
         top = np.array([len(runs), xxhash.xxh3_64_intdigest(runs.data), xxhash.xxh3_64_intdigest(data.data)], "<u8")

@@ -65,7 +65,7 @@ def adopt(
         paths: Prefixes (or either file) of Megatron's .bin/.idx, .ds files of datatrove, flat token files, or folders.
         out: Directory of the dataset, new or empty.
         roots: Directories that will be allowed when it is opened, so that files there need no warning.
-        options: Those of the command, with `_` for `-`, see `AdoptOptions`.
+        options: Those of `conceptloader adopt --help`, with `_` for `-`.
 
     Returns:
         The manifest of the new dataset.

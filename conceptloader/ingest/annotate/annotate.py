@@ -51,7 +51,7 @@ def annotate(
         roots: See `open_dataset`.
         on_bad: Called with (file, place, problem) for rows that cannot be read, which are then skipped. A failure
             leaves no files. What was done is in the manifest: `extra["annotated"][track]`.
-        given: Options of the command, with `_` for `-`, and those in `AnnotateOptions` that it has not.
+        given: Options of `conceptloader annotate --help`, with `_` for `-`; `groups` and `details` of the vocabulary.
 
     Returns:
         The manifest of the new dataset.

@@ -3,7 +3,7 @@
 import os
 
 import numpy as np
-from data import ROOT
+from data import dataset
 from harness import US, Contender, Report
 
 import conceptloader as cl
@@ -18,17 +18,12 @@ samples = rng.integers(0, TOKENS // SEQ_LEN - 1, BATCH * BATCHES).astype(np.uint
 
 
 def corpus(name: str, fields: dict[str, str]) -> str:
-    path = ROOT / name
-    if (path / "manifest.json").exists():
-        return str(path)
-    tokenizer = cl.writing.Tokenizer(name="random", vocab_size=50_000)
-    options = cl.writing.BuildOptions(token_type="u2", tokenizer=tokenizer, fields=fields)
-    with cl.writing.create_writer(path, options, plan=[0]).shard(0) as shard:
+    def documents():
         for _ in range(TOKENS >> 10):
             values = {name: rng.integers(0, 1 << 16, 1024) for name in fields}
-            shard.add_document(rng.integers(0, 50_000, 1024), fields=values)
-    cl.writing.finalize(path)
-    return str(path)
+            yield {"tokens": rng.integers(0, 50_000, 1024), "fields": values}
+
+    return dataset(name, documents, fields=fields)
 
 
 def with_column() -> str:

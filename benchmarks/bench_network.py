@@ -4,22 +4,17 @@ A process each: samples a second after the first batch. Nothing counts as cached
 """
 
 import importlib.util
-import json
-import os
 import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 from data import ROOT, corpus
-from harness import US, Report
+from harness import US, Report, program
 
 BATCH, BATCHES, LATE_US, TIMEOUT_S = 16, 40, 1000, 300
 HERE = Path(__file__).parent
 
 START = """
-import json, os, sys, time, warnings
-warnings.simplefilter("ignore")
+import os, time
 import torch
 torch.set_num_threads(1)
 """
@@ -41,7 +36,7 @@ next(batches)
 began = time.perf_counter()
 for _ in range({batches} - 1):
     next(batches)
-print(json.dumps(1e3 * (time.perf_counter() - began) / ({batches} - 1) / {batch}), flush=True)
+print([1e3 * (time.perf_counter() - began) / ({batches} - 1) / {batch}], flush=True)
 os._exit(0)
 """
 
@@ -61,13 +56,9 @@ programs = {
 if importlib.util.find_spec("datatrove"):
     programs["datatrove, 2 workers"] = (DATATROVE, {"threads": 2})
     programs["datatrove, 8 workers"] = (DATATROVE, {"threads": 8})
-found: dict[str, list[float]] = {}
-with tempfile.TemporaryDirectory() as folder:
-    for name, (program, more) in programs.items():
-        file = Path(folder) / "program.py"
-        file.write_text(START + (program + FINISH).format(**{**asked, **more}))
-        command, environment = [sys.executable, file], {**os.environ, **late}
-        run = subprocess.run(command, env=environment, stdout=-1, text=True, timeout=TIMEOUT_S, check=True)
-        found[name] = [json.loads(run.stdout.splitlines()[-1])]
+found = {
+    name: program(START + (text + FINISH).format(**{**asked, **more}), timeout=TIMEOUT_S, **late)
+    for name, (text, more) in programs.items()
+}
 report.add(f"a window, {LATE_US / 1000:g} ms more a read", "ms", found)
 report.finish()

@@ -8,24 +8,23 @@ alone, there is a stand-in.
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 from data import ROOT, corpus
-from harness import US, Report
+from harness import US, Report, program
+from peers import litdata_chunks
 
 DELAY, BATCH, BATCHES = 0.02, 16, 40
 TIMEOUT_S = 300
 HERE = Path(__file__).parent
 
 START = """
-import json, sys, time, os, warnings
-warnings.simplefilter("ignore")
+import os, time
 import torch
 torch.set_num_threads(1)
 if __name__ == "__main__":
@@ -81,25 +80,9 @@ FINISH = """
     first = time.perf_counter() - began
     for _ in range({batches} - 1):
         next(batches)
-    print(json.dumps([first, ({batches} - 1) * {batch} / (time.perf_counter() - began - first)]), flush=True)
+    print([first, ({batches} - 1) * {batch} / (time.perf_counter() - began - first)], flush=True)
     os._exit(0)
 """
-
-
-def litdata_chunks(stream: Path, folder: Path) -> None:
-    """The same tokens in litdata's own chunks, of 64 MB, its default."""
-    if not (folder / "index.json").exists():
-        import numpy as np
-        import torch
-        from litdata import TokensLoader
-        from litdata.streaming.writer import BinaryWriter
-
-        tokens = np.fromfile(stream, np.uint16)
-        writer = BinaryWriter(str(folder), chunk_bytes=1 << 26, item_loader=TokensLoader(4097))
-        for index, start in enumerate(range(0, len(tokens), 1 << 20)):
-            writer.add_item(index, torch.from_numpy(tokens[start : start + (1 << 20)].astype(np.int32)))
-        writer.done()
-        writer.merge()
 
 
 def streaming_shards(stream: Path, folder: Path) -> None:
@@ -129,46 +112,35 @@ with tempfile.TemporaryDirectory() as cache:
     if importlib.util.find_spec("datatrove") and importlib.util.find_spec("aiohttp"):
         programs["datatrove, 4 workers"] = DATATROVE
     if importlib.util.find_spec("litdata"):
-        litdata_chunks(stream, folder / "litdata")
+        litdata_chunks(np.fromfile(stream, np.uint16), folder / "litdata")
         programs["litdata, 2 workers"] = LITDATA
     if importlib.util.find_spec("streaming"):
         streaming_shards(stream, folder / "streaming")
         programs["mosaicml-streaming, 1 worker"] = STREAMING
     environment = {
-        **os.environ, "AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true", "AWS_ACCESS_KEY_ID": "x",
-        "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "us-east-1", "AWS_SKIP_SIGNATURE": "true",
-        "S3_ENDPOINT_URL": endpoint,
+        "AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x",
+        "AWS_REGION": "us-east-1", "AWS_SKIP_SIGNATURE": "true", "S3_ENDPOINT_URL": endpoint,
     }  # fmt: skip
     found: dict[str, list[float]] = {}
-    for name, program in programs.items():
+    for name, text in programs.items():
         again = urllib.request.Request(f"{endpoint}/-/count", method="DELETE")
         urllib.request.urlopen(again).read()
-        file = Path(cache) / "program.py"
-        file.write_text(NO_IMAGES * (program is STREAMING) + START + (program + FINISH).format(**asked))
-        began = time.perf_counter()
+        code = NO_IMAGES * (text is STREAMING) + START + (text + FINISH).format(**asked)
         try:
-            run = subprocess.run(
-                [sys.executable, file], env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
-            )
-        except subprocess.TimeoutExpired as error:
+            first, rate = program(code, timeout=TIMEOUT_S, **environment)
+        except subprocess.SubprocessError as error:
             print(f"{name}: left out: {error}", file=sys.stderr)
             continue
-        if run.returncode:
-            print(f"{name}: left out: {run.stderr[-2000:]}", file=sys.stderr)
-            continue
-        first, rate = json.loads(run.stdout.splitlines()[-1])
         counts = json.loads(urllib.request.urlopen(again).read())
         windows = BATCH * BATCHES
         found[name] = [1e3 / rate, first, counts["requests"] / windows, counts["bytes"] / windows / (2 * 4097)]
-        print(f"{name}: {time.perf_counter() - began:.1f} s, {rate:.0f} samples/s", file=sys.stderr)
 server.kill()
-for k, (row, unit) in enumerate(
-    [
-        ("a window, after the first batch", "ms"),
-        ("first batch", "s"),
-        ("requests a window", ""),
-        ("bytes a window", "x"),
-    ]
-):
+rows = (
+    ("a window, after the first batch", "ms"),
+    ("first batch", "s"),
+    ("requests a window", ""),
+    ("bytes a window", "x"),
+)
+for k, (row, unit) in enumerate(rows):
     report.add(row, unit, {name: [values[k]] for name, values in found.items()})
 report.finish()

@@ -7,7 +7,7 @@ shuffled order, tokens and all.
 import itertools
 
 import numpy as np
-from data import ROOT
+from data import dataset
 from grain import MapDataset
 from grain.experimental import BestFitPackIterDataset, FirstFitPackIterDataset
 from harness import US, Contender, Report
@@ -20,21 +20,12 @@ SEQ_LEN, DOCUMENTS, BATCH, BINS = 4096, 40_000, 16, 64
 report = Report("packing")
 rng = np.random.default_rng(0)
 lengths = np.clip(rng.lognormal(np.log(1000) - 0.5, 1, DOCUMENTS), 10, 40_000).astype(np.int64)
-path = ROOT / "packing"
-if not (path / "manifest.json").exists():
-    options = cl.writing.BuildOptions(
-        token_type="u2", tokenizer=cl.writing.Tokenizer(name="random", vocab_size=50_000, eos_id=1)
-    )
-    with cl.writing.create_writer(path, options, plan=[0]).shard(0) as writer:
-        for length in lengths.tolist():
-            writer.add_document(rng.integers(2, 50_000, length))
-    cl.writing.finalize(path)
-dataset = cl.open_dataset(path)
-print(f"{dataset.num_tokens:,} tokens in {DOCUMENTS:,} documents")
+path = dataset("packing", lambda: ({"tokens": rng.integers(2, 50_000, length)} for length in lengths.tolist()))
+documents = cl.open_dataset(path)
 
 
 def ours(bins: int | None) -> Contender:
-    config = {"seq_len": SEQ_LEN, "datasets": {"d": {"path": str(path)}}}
+    config = {"seq_len": SEQ_LEN, "datasets": {"d": {"path": path}}}
     config |= {"packing": {"bins": bins}, "outputs": {"cu_seqlens": True}} if bins else {}
     reader, positions = open_reader(open_blend(config)), itertools.count(0, BATCH)
 
@@ -49,10 +40,10 @@ def ours(bins: int | None) -> Contender:
 
 def grain(kind: type) -> Contender:
     """Our documents as its stream, cut off at the length of a pack."""
-    documents = MapDataset.range(DOCUMENTS).map(
-        lambda k: {"tokens": dataset.tokens(*dataset.document_range(int(k)))[:SEQ_LEN]}
+    stream = MapDataset.range(DOCUMENTS).map(
+        lambda k: {"tokens": documents.tokens(*documents.document_range(int(k)))[:SEQ_LEN]}
     )
-    packed = kind(documents.to_iter_dataset(), length_struct={"tokens": SEQ_LEN}, num_packing_bins=BINS)
+    packed = kind(stream.to_iter_dataset(), length_struct={"tokens": SEQ_LEN}, num_packing_bins=BINS)
     endless = iter(packed)
     name = f"grain {kind.__name__.removesuffix('PackIterDataset')}, {BINS} bins"
     return Contender(name, lambda: [next(endless) for _ in range(256)], 256)  # it packs all bins at once

@@ -2,12 +2,10 @@
 machines. The datasets are manifests over holes: what is measured is everything but the reading of data."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from data import ROOT, hollow
-from harness import US, Report
+from harness import US, Report, program
 
 SEQ_LEN, TOKENS, RANKS = 4096, 10**15, 16_384
 LAST = 10**9  # samples of the run
@@ -15,13 +13,12 @@ LAST = 10**9  # samples of the run
 # CPU seconds and own MB of a process that opens the configuration, and of its first batch; then microseconds of a
 # sample's place in the blend and shuffle, and of a window read, both random.
 PROGRAM = """
-import json, sys, time
+import json, time
 import numpy as np
 import conceptloader as cl
 from conceptloader.loader.batch.open import open_reader
 from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.schedule import BatchSchedule
-sys.path.insert(0, {here!r})
 from harness import own_mb
 before, start = own_mb(), time.process_time()
 blend = cl.open_blend(cl.load_config(json.load(open({config!r}))))
@@ -46,14 +43,8 @@ def windows():
     for row in few:
         reader.read(row)
 window = timed(windows, few.size)
-print(opened, memory, first, after, lookup, window, flush=True)
+print([opened, memory, first, after, lookup, window], flush=True)
 """
-# CPU seconds of what a training does at its start and when its weights change.
-STAGES = {
-    "make_dataloader": "loader = cl.make_dataloader(cl.load_config(json.load(open({config!r}))), micro_batch_size=4)",
-    "load_state_dict": "loader.load_state_dict(loader.state_dict())",
-    "set_weights": "loader.set_weights({{name: 1 + k for k, name in enumerate(loader.blend.datasets)}})",
-}
 ROWS = [
     ("open the configuration", "s"), ("memory then", "MB"), ("first batch of a rank", "s"), ("memory after it", "MB"),
     ("order: a random sample", "us"), ("read: a random window", "us"),
@@ -80,29 +71,16 @@ def configuration(name: str, datasets: int, shards: int, phases: int) -> Path:
     return file
 
 
-def run(config: Path) -> list[float]:
-    program = PROGRAM.format(here=str(Path(__file__).parent), config=str(config), ranks=RANKS, last=LAST)
-    output = subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, stdout=-1, text=True)
-    return [float(word) for word in output.stdout.split()]
-
-
 report = Report("scale")
 cases = {
     US: configuration("scale-one", 1, 1_000, 1),
     "100,000 shards": configuration("scale-shards", 1, 100_000, 1),
     "1,024 datasets, 100 phases": configuration("scale-datasets", 1024, 10_240, 100),
 }
-for case in cases.values():  # warm: page cache
-    run(case)
-results = {name: run(config) for name, config in cases.items()}
+results = {}
+for name, file in cases.items():
+    code = PROGRAM.format(config=str(file), ranks=RANKS, last=LAST)
+    results[name] = [program(code) for _ in range(2)][1]  # the first warms the page cache
 for column, (row, unit) in enumerate(ROWS):
     report.add(f"1e15 tokens: {row}", unit, {name: [found[column]] for name, found in results.items()})
-
-program = ["import json, time", "import conceptloader as cl"]
-for code in STAGES.values():
-    program += ["start = time.process_time()", code, "print(time.process_time() - start, flush=True)"]
-code = "\n".join(program).format(config=str(configuration("scale-many", 10_000, 10_000, 1)))
-output = subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, stdout=-1, text=True).stdout
-for stage, seconds in zip(STAGES, output.split(), strict=True):
-    report.add(f"10,000 datasets: {stage}", "s", {US: [float(seconds)]})
 report.finish()

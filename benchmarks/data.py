@@ -3,7 +3,9 @@
 import ctypes
 import os
 import subprocess
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,31 +26,34 @@ TOKENS_ONLY = {
 DOCUMENT, SPAN, CONCEPTS = 700, 700, 5  # tokens a document, tokens a span, concepts a span: 6 spans in 4,096 tokens
 
 
+def dataset(name: str, documents: Callable[[], Iterable[dict[str, Any]]], shards: int = 1, **options: Any) -> str:
+    """Path of a dataset of uint16 tokens, made unless it is there. documents: of a shard, for add_document."""
+    path = ROOT / name
+    if not (path / fmt.MANIFEST).exists():
+        tokenizer = cl.writing.Tokenizer(name="random", vocab_size=50_000, eos_id=1)
+        given = cl.writing.BuildOptions(token_type="u2", tokenizer=tokenizer, **options)
+        build = cl.writing.create_writer(path, given, plan=list(range(shards)))
+        for shard in range(shards):
+            with build.shard(shard) as writer:
+                for document in documents():
+                    writer.add_document(**document)
+        cl.writing.finalize(path)
+    return str(path)
+
+
 def corpus(name: str, tokens: int = TOKENS, span: int = SPAN, shards: int = 4) -> str:
     """Path of a dataset of random tokens: documents of 700 tokens, spans of `span` with 5 concepts each."""
-    path = ROOT / name
-    if (path / "manifest.json").exists():
-        return str(path)
-    options = cl.writing.BuildOptions(
-        token_type="u2",
-        tokenizer=cl.writing.Tokenizer(name="random", vocab_size=50_000),
-        tracks={"concepts": cl.writing.TrackOptions()} if span else {},
-    )
-    build = cl.writing.create_writer(path, options, plan=list(range(shards)))
     rng = np.random.default_rng(0)
-    for shard in range(shards):
-        with build.shard(shard) as writer:
-            while writer.tokens < tokens // shards:
-                ids = rng.integers(0, 50_000, DOCUMENT)
-                concepts = rng.integers(0, 1000, (DOCUMENT, CONCEPTS), dtype=np.uint32)
-                spans = (
-                    [(a, min(a + span, DOCUMENT), concepts[a].tobytes()) for a in range(0, DOCUMENT, span)]
-                    if span
-                    else []
-                )
-                writer.add_document(ids, spans={"concepts": spans} if span else None)
-    cl.writing.finalize(path)
-    return str(path)
+
+    def documents() -> Iterator[dict[str, Any]]:
+        for _ in range(-(-tokens // shards // DOCUMENT)):
+            ids = rng.integers(0, 50_000, DOCUMENT)
+            concepts = rng.integers(0, 1000, (DOCUMENT, CONCEPTS), dtype=np.uint32)
+            starts = range(0, DOCUMENT, span) if span else ()
+            spans = [(start, min(start + span, DOCUMENT), concepts[start].tobytes()) for start in starts]
+            yield {"tokens": ids, "spans": {"concepts": spans} if span else None}
+
+    return dataset(name, documents, shards, tracks={"concepts": cl.writing.TrackOptions()} if span else {})
 
 
 def raw_library() -> ctypes.CDLL:

@@ -18,9 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 import torch
 from data import corpus
-from small_gpt import SmallGPT
+from shared import GPT, language_losses
 
 import conceptloader as cl
 
@@ -47,13 +48,13 @@ class Training:
         self.device = torch.device(asked.device)
         self.on_cuda = self.device.type == "cuda"
         torch.manual_seed(0)
-        self.model = SmallGPT(asked.vocab, asked.seq_len, asked.layers, asked.width, asked.heads).to(self.device)
+        self.model = GPT(asked.vocab, asked.seq_len, asked.width, asked.layers, asked.heads).to(self.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, fused=self.on_cuda)
         self.loss = float("nan")
 
     def step(self, batch: dict[str, Any]) -> torch.Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.on_cuda):
-            loss: torch.Tensor = self.model(batch["input_ids"], batch["labels"], batch["loss_mask"])
+            loss = cl.token_mean(language_losses(self.model(batch), batch), batch)
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

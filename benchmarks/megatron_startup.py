@@ -8,13 +8,11 @@ files alone, as by --data-path, and finds the tables of documents of an earlier 
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 from data import ROOT
-from harness import US, Report
+from harness import US, Report, program
 
 SEQ_LENGTH, DOCUMENT = 64, 500
 RUNS = [(10_000_000, 4), (10_000_000, 64), (100_000_000, 4), (100_000_000, 64)]
@@ -100,10 +98,7 @@ def write_megatron(prefix: Path, documents: int) -> None:
 def measure(name: str, folder: Path, samples: int, names: list[str]) -> tuple[float, float]:
     """(seconds, MB of memory) of one process from its configuration to its first batch. What it caches stays."""
     code = COMMON.replace("{length}", str(SEQ_LENGTH)).replace("{body}", BODIES[STOCK if name == WARM else name])
-    run = subprocess.run(
-        [sys.executable, "-c", code, str(folder), str(samples), ",".join(names)], stdout=subprocess.PIPE, check=True
-    )
-    seconds, megabytes = json.loads(run.stdout.splitlines()[-1])
+    seconds, megabytes = program(code, str(folder), str(samples), ",".join(names))
     return seconds, megabytes
 
 

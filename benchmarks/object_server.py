@@ -22,47 +22,45 @@ class Handler(BaseHTTPRequestHandler):
     wbufsize = 1 << 16
     disable_nagle_algorithm = True
 
+    def answer(self, status: int, headers: dict[str, object], body: bytes = b"") -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        self.wfile.write(body)
+
     def do_DELETE(self) -> None:
         with lock:
             body = json.dumps(counts).encode()
             counts.update(requests=0, bytes=0)
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.answer(200, {"Content-Length": len(body)}, body)
 
-    def do_HEAD(self) -> None:
-        self.do_GET(body=False)
-
-    def do_GET(self, body: bool = True) -> None:
+    def do_GET(self) -> None:
         time.sleep(DELAY)
         path = os.path.join(FOLDER, unquote(urlsplit(self.path).path).lstrip("/"))
         if not os.path.isfile(path):
-            self.send_response(404)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.answer(404, {"Content-Length": 0})
             return
         size, asked = os.path.getsize(path), self.headers.get("Range")
-        start, stop = 0, size
-        if asked:
-            first, _, last = asked.removeprefix("bytes=").partition("-")
-            start, stop = int(first), min(size, int(last) + 1) if last else size
-        self.send_response(206 if asked else 200)
-        if asked:
-            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{size}")
-        self.send_header("Content-Length", str(stop - start))
-        self.send_header("Accept-Ranges", "bytes")
-        self.send_header("ETag", f'"{size:x}"')
-        self.send_header("Last-Modified", formatdate(os.path.getmtime(path), usegmt=True))
-        self.end_headers()
-        if body:
+        first, _, last = (asked or "bytes=0-").removeprefix("bytes=").partition("-")
+        start, stop = int(first), min(size, int(last) + 1) if last else size
+        headers = {"Content-Length": stop - start, "Accept-Ranges": "bytes", "ETag": f'"{size:x}"'}
+        headers |= {"Last-Modified": formatdate(os.path.getmtime(path), usegmt=True)}
+        body = b""
+        if self.command == "GET":
             with open(path, "rb") as file:
                 file.seek(start)
-                self.wfile.write(file.read(stop - start))
-        self.wfile.flush()
+                body = file.read(stop - start)
+        self.answer(
+            206 if asked else 200,
+            headers | ({"Content-Range": f"bytes {start}-{stop - 1}/{size}"} if asked else {}),
+            body,
+        )
         with lock:
             counts["requests"] += 1
-            counts["bytes"] += (stop - start) * body
+            counts["bytes"] += len(body)
+
+    do_HEAD = do_GET
 
     def log_message(self, *_: object) -> None:
         pass

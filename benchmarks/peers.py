@@ -50,18 +50,24 @@ def megatron(tokens: np.ndarray, document: int, samples: int) -> object:
     return GPTDataset(indexed, str(prefix), indices, samples, Split.train, config)
 
 
-def litdata(tokens: np.ndarray) -> object:
-    """litdata's streaming dataset of one long token stream, shuffled within chunks as it does."""
-    from litdata import StreamingDataset, TokensLoader
-    from litdata.streaming.writer import BinaryWriter
-
-    path = ROOT / "litdata"
+def litdata_chunks(tokens: np.ndarray, path: Path) -> str:
+    """One long token stream in litdata's own chunks, of 64 MB, its default."""
     if not (path / "index.json").exists():
         import torch
+        from litdata import TokensLoader
+        from litdata.streaming.writer import BinaryWriter
 
         writer = BinaryWriter(str(path), chunk_bytes=1 << 26, item_loader=TokensLoader(SEQ_LEN + 1))
         for index, start in enumerate(range(0, len(tokens), 1 << 20)):
             writer.add_item(index, torch.from_numpy(tokens[start : start + (1 << 20)].astype(np.int32)))
         writer.done()
         writer.merge()
-    return StreamingDataset(str(path), item_loader=TokensLoader(SEQ_LEN + 1), shuffle=True)
+    return str(path)
+
+
+def litdata(tokens: np.ndarray) -> object:
+    """litdata's streaming dataset of one long token stream, shuffled within chunks as it does."""
+    from litdata import StreamingDataset, TokensLoader
+
+    path = litdata_chunks(tokens, ROOT / "litdata")
+    return StreamingDataset(path, item_loader=TokensLoader(SEQ_LEN + 1), shuffle=True)

@@ -8,29 +8,56 @@ import argparse
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 import torch
 import torch.distributed as dist
-from model import BottleneckLM, losses, span_scores
-from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
+import torch.nn.functional as F
+from shared import GPT, language_losses, start, train
+from torch import Tensor, nn
 
 import conceptloader as cl
 
-SEQ_LEN, BATCH, SAVE_EVERY = 128, 16, 40
-RATE, WARM_UP, CONCEPT_WEIGHT = 4e-3, 20, 10.0
-TRAINED, HELD_OUT = [0.0, 0.9], [0.9, 1.0]
+SEQ_LEN, BATCH = 128, 16
+
+
+class BottleneckLM(GPT):
+    """The state of each token becomes probabilities of the concepts, and `free` numbers for what these do not say; the
+    next token is predicted from both, and from nothing else."""
+
+    def __init__(self, vocab: int, concepts: int, width: int = 96, free: int = 48) -> None:
+        super().__init__(vocab, SEQ_LEN, width, layers=2)
+        self.concepts, self.free = nn.Linear(width, concepts), nn.Linear(width, free)
+        self.said = nn.Linear(concepts + free, width)
+        nn.init.constant_(self.concepts.bias, -2.0)
+
+    def forward(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """(logits [B, S, vocab], logits of the concepts [B, S, concepts])."""
+        states = self.states(batch)
+        concepts = self.concepts(states)
+        return self.logits(self.said(torch.cat([concepts.sigmoid(), self.free(states)], -1))), concepts
+
+
+def losses(found: tuple[Tensor, Tensor], batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """What is minimized; means of the language losses of tokens with loss, of the concept losses of annotated ones."""
+    logits, concepts = found
+    language = cl.token_mean(language_losses(logits, batch), batch)
+    # "Not here" is known of annotated tokens alone, be it with nothing: others have no part in the concept loss.
+    status = cl.concepts.annotation_status(batch, "concepts")
+    known = status.gt(0) & status.lt(3)
+    targets = cl.concepts.span_targets(batch, "concepts", concepts.shape[-1])
+    index = batch["concepts_span_index"].clamp(min=0).long()[..., None].expand_as(concepts)
+    wrong = F.binary_cross_entropy_with_logits(concepts, targets.gather(1, index), reduction="none").mean(-1)
+    concept = (wrong * known).sum() / known.sum().clamp(min=1)
+    return language + 10 * concept, language, concept
 
 
 def config(folder: Path, split: list[float], **more: Any) -> dict[str, Any]:
-    return {
-        "seq_len": SEQ_LEN,
-        "datasets": {"atlas": {"path": str(folder / "dataset"), "split": split}},
-        "tracks": {"concepts": {}},
-        **more,
-    }
+    datasets = {"atlas": {"path": str(folder / "dataset"), "split": split}}
+    return {"seq_len": SEQ_LEN, "datasets": datasets, "tracks": {"concepts": {}}, **more}
 
 
 def main() -> None:
@@ -42,82 +69,46 @@ def main() -> None:
     args = parser.parse_args()
     out = args.folder / args.into
     out.mkdir(exist_ok=True)
-
-    dist.init_process_group("gloo")
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
+    rank, ranks = start()
     loader = cl.make_dataloader(
-        config(args.folder, TRAINED), dp_rank=rank, dp_size=ranks, micro_batch_size=BATCH // ranks,
+        config(args.folder, [0.0, 0.9]), dp_rank=rank, dp_size=ranks, micro_batch_size=BATCH // ranks,
         num_samples=args.steps * BATCH,
     )  # fmt: skip
     dataset = loader.blend.datasets["atlas"]
-    names = dataset.vocabulary("concepts")
-    assert names is not None
-    assert dataset.tokenizer is not None
-    model = BottleneckLM(dataset.tokenizer.vocab_size, len(names), SEQ_LEN)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-    step, checkpoint = 0, out / "checkpoint.pt"
-    if checkpoint.exists():
-        saved = torch.load(checkpoint)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        loader.load_state_dict(saved["loader"])
-        step = saved["step"]
-    loader.log_start(out, step)
-    parallel = DistributedDataParallel(model)
-    for batch in loader:
-        for group in optimizer.param_groups:
-            group["lr"] = RATE * min(1, (step + 1) / WARM_UP, 2 * (1 - step / args.steps))
-        language, concept = losses(batch, *parallel(batch))
+    names: list[str] = dataset.vocabulary("concepts")  # type: ignore[assignment]
+    model = BottleneckLM(dataset.tokenizer.vocab_size, len(names))  # type: ignore[union-attr]
+    for step, _, (_, language, concept) in train(model, loader, losses, args.steps, out):
         if step == args.die_at and rank == ranks - 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        (language + CONCEPT_WEIGHT * concept).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        step += 1
         if rank == 0 and step % 20 == 0:
             print(f"step {step}: language {language.item():.3f}, concepts {concept.item():.4f}", flush=True)
-        if rank == 0 and step % SAVE_EVERY == 0:
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-            torch.save({**state, "loader": loader.state_dict()}, f"{checkpoint}.tmp")
-            os.replace(f"{checkpoint}.tmp", checkpoint)
+    dist.destroy_process_group()  # rank 0 measures alone
     if rank == 0:
-        found = measure(args.folder, model, names)
-        (out / "metrics.json").write_text(json.dumps(found, indent=1))
-    dist.destroy_process_group()
+        (out / "metrics.json").write_text(json.dumps(measure(args.folder, model, names), indent=1))
 
 
 @torch.no_grad()
 def measure(folder: Path, model: BottleneckLM, names: list[str]) -> dict[str, Any]:
-    """On documents that the training never saw: the language loss, and for each concept how well it is ranked."""
+    """On documents that the training never saw: the language loss, and for each concept how well its spans are ranked
+    by what the model says at their last tokens."""
     model.eval()
-    scores: list[Tensor] = []
-    targets: list[Tensor] = []
-    total = counted = 0.0
-    held_out = config(folder, HELD_OUT, order="sequential")
+    scores, targets, language = list[Tensor](), list[Tensor](), cl.TokenMean()
+    held_out = config(folder, [0.9, 1.0], order="sequential")
     for batch in cl.make_dataloader(held_out, micro_batch_size=32):
         logits, concepts = model(batch)
-        tokens = batch["loss_mask"].sum()
-        total, counted = total + float(losses(batch, logits, concepts)[0] * tokens), counted + float(tokens)
-        found = span_scores(batch, concepts)
-        scores.append(found[0])
-        targets.append(found[1])
-    score, target = torch.cat(scores), torch.cat(targets)
-    concepts_found = {}
+        language.add(language_losses(logits, batch), batch)
+        wanted, here = cl.concepts.span_targets(batch, "concepts", len(names)), cl.concepts.span_mask(batch, "concepts")
+        last = (batch["concepts_spans"][..., 1] - 1).clamp(min=0).long()[..., None].expand_as(wanted)
+        scores.append(concepts.gather(1, last)[here])
+        targets.append(wanted[here])
+    score, target, found = torch.cat(scores), torch.cat(targets), dict[str, Any]()
     for k, name in enumerate(names):
         if 20 <= target[:, k].sum() <= len(target) - 20:
-            precision = average_precision(score[:, k], target[:, k])
-            concepts_found[name] = {"base_rate": target[:, k].mean().item(), "average_precision": precision}
-    return {"language_loss": total / counted, "spans": len(target), "concepts": concepts_found}
-
-
-def average_precision(score: Tensor, target: Tensor) -> float:
-    """Mean of the precision at each span that has the concept, by falling score; about the base rate for a guess."""
-    hits = target[score.argsort(descending=True, stable=True)]
-    precision = hits.cumsum(0) / torch.arange(1, len(hits) + 1)
-    return float((precision * hits).sum() / hits.sum())
+            # The mean of the precision at each span that has the concept, by falling score.
+            hits = target[score[:, k].argsort(descending=True, stable=True), k]
+            precision = float((hits.cumsum(0) / torch.arange(1, len(hits) + 1) * hits).sum() / hits.sum())
+            found[name] = {"base_rate": hits.mean().item(), "average_precision": precision}
+    return {"language_loss": language.finish(), "spans": len(target), "concepts": found}
 
 
 if __name__ == "__main__":

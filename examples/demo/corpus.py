@@ -10,21 +10,19 @@ import sysconfig
 import tokenize
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
-NODE_KINDS = (
-    ast.AsyncFunctionDef, ast.Assert, ast.ClassDef, ast.DictComp, ast.For, ast.FunctionDef, ast.GeneratorExp, ast.If,
-    ast.Import, ast.ImportFrom, ast.Lambda, ast.ListComp, ast.Raise, ast.Return, ast.Try, ast.While, ast.With,
-)  # fmt: skip
-SIMPLE_STATEMENTS = (
-    ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Assert, ast.Delete, ast.Expr, ast.Import, ast.ImportFrom,
-    ast.Raise, ast.Return,
-)  # fmt: skip
+DATASETS = ("modules", "packages", "encodings")
+SIMPLE = "Assign AnnAssign AugAssign Assert Delete Expr Import ImportFrom Raise Return"
+KINDS = """AsyncFunctionDef Assert ClassDef DictComp For FunctionDef GeneratorExp If Import ImportFrom Lambda ListComp
+Raise Return Try While With"""
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 DOCSTRING = "docstring"
 NUM_PACKAGES = 24
+Spans = list[tuple[int, int, str]]
 
 
 @dataclass(frozen=True)
@@ -34,59 +32,33 @@ class Module:
     name: str
     dataset: str
     text: str
-    spans: list[tuple[int, int, str]]
+    spans: Spans
 
 
-def read_modules(
-    library: Path | None = None, find: Callable[[str], list[tuple[int, int, str]]] | None = None
-) -> tuple[list[Module], int]:
-    """Every module of the standard library but its tests, by name; and how many files were no valid Python.
-
-    find: gives the spans of a text; by default `find_spans`.
-    """
-    library = library or Path(sysconfig.get_path("stdlib"))
-    left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
-    modules, invalid = [], 0
-    for path in sorted(library.rglob("*.py")):
-        parts = path.relative_to(library).with_suffix("").parts
-        if left_out & set(parts):
-            continue
-        try:
-            with tokenize.open(path) as file:
-                text = file.read()
-            spans = (find or find_spans)(text)
-        except (SyntaxError, UnicodeDecodeError, ValueError):
-            invalid += 1
-            continue
-        if text.strip():
-            modules.append(Module(".".join(parts), kind_of(parts), text, spans))
-    return modules, invalid
-
-
-def kind_of(parts: tuple[str, ...]) -> str:
-    """The dataset of a module: a table of an encoding, a part of a package, or a module by itself."""
-    if parts[0] == "encodings":
-        return "encodings"
-    return "packages" if len(parts) > 1 else "modules"
-
-
-def find_spans(text: str) -> list[tuple[int, int, str]]:
+def find_spans(text: str) -> Spans:
     """What the syntax tree of `text` says about its characters. Raises SyntaxError, ValueError."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in old modules
         tree = ast.parse(text)
-    place = Places(text)
-    packages = imported_packages(tree)
-    spans = []
+    data = text.encode()
+    lines = [0, *accumulate(len(line) + 1 for line in data.split(b"\n"))]
+
+    def place(node: ast.AST) -> tuple[int, int]:
+        """Nodes count lines from 1, and columns in bytes of UTF-8."""
+        ends = lines[node.lineno - 1] + node.col_offset, lines[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+        start, stop = ends if text.isascii() else (len(data[:end].decode()) for end in ends)
+        return start, stop
+
+    spans, packages = [], {name: package for node in ast.walk(tree) for name, package in packages_of(node).items()}
     for node in ast.walk(tree):
-        if isinstance(node, NODE_KINDS):
-            spans.append((*place.span(node), type(node).__name__))
+        kind = type(node).__name__
+        if kind in KINDS.split():
+            spans.append((*place(node), kind))
         if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            spans.append((*place.span(node.body[0]), DOCSTRING))
-        if isinstance(node, SIMPLE_STATEMENTS):
+            spans.append((*place(node.body[0]), DOCSTRING))
+        if kind in SIMPLE.split():
             used = {packages[n.id] for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in packages}
-            used |= set(packages_of(node).values())
-            spans += [(*place.span(node), f"uses {package}") for package in sorted(used)]
+            spans += [(*place(node), f"uses {name}") for name in sorted(used | set(packages_of(node).values()))]
     return spans
 
 
@@ -99,51 +71,46 @@ def packages_of(node: ast.AST) -> dict[str, str]:
     return {}
 
 
-def imported_packages(tree: ast.AST) -> dict[str, str]:
-    """Local name -> top-level package, of every import in the tree."""
-    found: dict[str, str] = {}
-    for node in ast.walk(tree):
-        found.update(packages_of(node))
-    return found
+def read_modules(find: Callable[[str], Spans] = find_spans) -> tuple[list[Module], int]:
+    """Every module of the standard library but its tests, by name; and how many files were no valid Python.
 
-
-class Places:
-    """Character offsets of syntax tree nodes, which count lines from 1 and columns in bytes of UTF-8."""
-
-    def __init__(self, text: str) -> None:
-        self.lines = text.split("\n")
-        self.starts = [0]
-        for line in self.lines:
-            self.starts.append(self.starts[-1] + len(line) + 1)
-
-    def offset(self, line: int, column: int) -> int:
-        text = self.lines[line - 1]
-        if not text.isascii():
-            column = len(text.encode("utf-8")[:column].decode("utf-8"))
-        return self.starts[line - 1] + column
-
-    def span(self, node: ast.AST) -> tuple[int, int]:
-        return self.offset(node.lineno, node.col_offset), self.offset(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
-
-
-def choose_concepts(modules: list[Module]) -> list[str]:
-    """The vocabulary: kinds of nodes, docstrings, and the packages that most modules use."""
-    users = Counter(concept for module in modules for concept in {c for _, _, c in module.spans if " " in c})
-    return [
-        *(kind.__name__ for kind in NODE_KINDS),
-        DOCSTRING,
-        *sorted(name for name, _ in sorted(users.items(), key=lambda item: (-item[1], item[0]))[:NUM_PACKAGES]),
-    ]
-
-
-def lines(modules: list[Module], dataset: str, concepts: set[str]) -> Iterator[str]:
-    """The documents of one dataset as the lines of its jsonl file; equal spans become one with several concepts."""
-    for module in modules:
-        if module.dataset != dataset:
+    find: gives the spans of a text.
+    """
+    library = Path(sysconfig.get_path("stdlib"))
+    left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+    modules, invalid = [], 0
+    for path in sorted(library.rglob("*.py")):
+        parts = path.relative_to(library).with_suffix("").parts
+        if left_out & set(parts):
             continue
+        try:
+            with tokenize.open(path) as file:
+                text = file.read()
+            spans = find(text)
+        except (SyntaxError, UnicodeDecodeError, ValueError):
+            invalid += 1
+            continue
+        dataset = "encodings" if parts[0] == "encodings" else "packages" if len(parts) > 1 else "modules"
+        if text.strip():
+            modules.append(Module(".".join(parts), dataset, text, spans))
+    return modules, invalid
+
+
+def write_corpus(modules: list[Module], folder: Path) -> list[str]:
+    """One jsonl file for each dataset, and concepts.txt: kinds of nodes, docstrings, and the packages that most modules
+    use. Equal spans become one with several concepts. Returns the concepts."""
+    users = Counter(concept for module in modules for concept in {c for _, _, c in module.spans if " " in c})
+    concepts = [*KINDS.split(), DOCSTRING, *sorted(sorted(users, key=lambda name: (-users[name], name))[:NUM_PACKAGES])]
+    (folder / "concepts.txt").write_text("".join(f"{name}\n" for name in concepts), encoding="utf-8")
+    rows = dict[str, list[str]]()
+    for module in modules:
         spans: dict[tuple[int, int], list[str]] = {}
         for start, end, concept in module.spans:
             if concept in concepts:
                 spans.setdefault((start, end), []).append(concept)
         listed = [{"start": s, "end": e, "concepts": names} for (s, e), names in sorted(spans.items())]
-        yield json.dumps({"id": module.name, "text": module.text, "spans": listed}, ensure_ascii=False) + "\n"
+        row = json.dumps({"id": module.name, "text": module.text, "spans": listed}, ensure_ascii=False) + "\n"
+        rows.setdefault(module.dataset, []).append(row)
+    for dataset in DATASETS:
+        (folder / f"{dataset}.jsonl").write_text("".join(rows[dataset]), encoding="utf-8")
+    return concepts

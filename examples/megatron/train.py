@@ -36,25 +36,17 @@ from conceptloader.integrations import megatron_lm
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--config", type=Path, required=True, help="YAML of the data")
-    parser.add_argument("--seq-length", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--global-batch-size", type=int, default=8)
-    parser.add_argument("--micro-batch-size", type=int, default=2)
     for name, what in (("tp", "tensor"), ("pp", "pipeline"), ("cp", "context")):
         parser.add_argument(f"--{name}", type=int, default=1, help=f"{what} parallel size")
     parser.add_argument("--chunks", type=int, help="model chunks per pipeline rank (interleaved schedule)")
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--hidden", type=int, default=32)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--vocab", type=int, default=256)
-    parser.add_argument("--eod", type=int, default=255, help="end-of-document token")
-    parser.add_argument("--num-concepts", type=int, default=16)
+    sizes = {"seq-length": 64, "steps": 8, "global-batch-size": 8, "micro-batch-size": 2, "layers": 2, "hidden": 32}
+    sizes |= {"heads": 4, "vocab": 256, "eod": 255, "num-concepts": 16, "num-workers": 0, "save-every": 4}
+    for name, default in sizes.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--track", default="topic", help="track of the concept head")
     parser.add_argument("--recompute", action="store_true", help="recompute activations in the backward pass")
     parser.add_argument("--no-attention-mask", action="store_true", help="let the attention kernel mask the future")
-    parser.add_argument("--num-workers", type=int, default=0)
     parser.add_argument("--save", type=Path, help="folder of checkpoints; a run goes on from the newest in it")
-    parser.add_argument("--save-every", type=int, default=4)
     return parser.parse_args()
 
 

@@ -32,7 +32,7 @@ SHAPES = {
 Times = npt.NDArray[np.float64]
 
 
-def write(tokens: int) -> str:
+def write(tokens):
     """A dataset of so many tokens, which are a hole in a file."""
     ROOT.mkdir(parents=True, exist_ok=True)
     prefix, path = ROOT / "balance", ROOT / "balance-adopted"
@@ -56,10 +56,10 @@ def write(tokens: int) -> str:
     return str(path)
 
 
-def step_time(costs: Times, stages: int) -> float:
+def step_time(costs, stages):
     """Of micro batches with costs [ranks, accumulation]: when the last rank ends. Forward takes a third of each."""
     ranks, number = costs.shape
-    done: dict[tuple[str, int, int], Times] = {}
+    done = {}
     plans = []
     for stage in range(stages):
         ahead = min(stages - stage - 1, number)
@@ -109,7 +109,7 @@ for name, (ranks, number, stages) in SHAPES.items():
         report.fact(name, how, float(np.mean(values)), "of a step with equal micro batches")
 
 
-def attend(packs: list[npt.NDArray[np.int64]]) -> float:
+def attend(packs):
     """Seconds of a small layer over packs, each given by the ends of its documents: projections, and attention."""
     torch.set_num_threads(1)
     tokens, weights = torch.randn(1, SMALL, 64), torch.randn(64, 64)
@@ -127,7 +127,7 @@ def attend(packs: list[npt.NDArray[np.int64]]) -> float:
 # Ranks one after the other in this process, so that they do not take cores from each other.
 SMALL, RANKS, NUMBER = 8192, 4, 4
 loader = cl.batches({**config, "seq_len": SMALL}, micro_batch_size=1)
-worked: dict[str, list[float]] = {"as it comes": [], "balanced": []}
+worked = {"as it comes": [], "balanced": []}
 for _, step in zip(range(4), iter(lambda: list(islice(loader, RANKS * NUMBER)), []), strict=False):
     ends = [batch["cu_seqlens"].astype(np.int64) for batch in step]
     cost = [int((np.diff(one) ** 2).sum()) for one in ends]

@@ -22,7 +22,7 @@ target, folder = ROOT / "built", ROOT / "tokens"
 total = FILES * tokens.nbytes
 
 
-def parquet() -> None:
+def parquet():
     """Files of tokens, and the same with a span of 5 concepts a document."""
     for name in ("bare", "spans"):
         path = folder / name
@@ -35,14 +35,14 @@ def parquet() -> None:
                 pq.write_table(pa.table(columns), path / f"{k}.parquet", compression="none", use_dictionary=False)
 
 
-def build(name: str, workers: int) -> None:
+def build(name, workers):
     shutil.rmtree(target, ignore_errors=True)
     columns = Columns(text=None, tokens="tokens", tracks={"concepts": "spans"} if name == "spans" else {})
     options = Options(columns=columns, vocab_size=50_000, no_eos=True)
     build_dataset(find_sources([folder / name]), target, options, workers=workers)
 
 
-def write_arrays(at_once: int) -> None:
+def write_arrays(at_once):
     """The same with a writer in one's own program, from memory; so many documents a call."""
     shutil.rmtree(target, ignore_errors=True)
     handle = cl.writing.create_writer(target, cl.writing.BuildOptions(token_type="u2"), plan=list(range(FILES)))
@@ -57,7 +57,7 @@ def write_arrays(at_once: int) -> None:
     cl.writing.finalize(target)
 
 
-def read_parquet() -> None:
+def read_parquet():
     """What reading the input takes, in one thread and batch by batch as a build reads it."""
     for k in range(FILES):
         with pq.ParquetFile(folder / "bare" / f"{k}.parquet") as file:
@@ -65,7 +65,7 @@ def read_parquet() -> None:
                 pass
 
 
-def write_plain() -> None:
+def write_plain():
     with open(ROOT / "plain", "wb") as file:
         for _ in range(FILES):
             file.write(memoryview(tokens).cast("B"))

@@ -17,7 +17,7 @@ rng = np.random.default_rng(0)
 samples = rng.integers(0, TOKENS // SEQ_LEN - 1, BATCH * BATCHES).astype(np.uint64)
 
 
-def corpus(name: str, fields: dict[str, str]) -> str:
+def corpus(name, fields):
     def documents():
         for _ in range(TOKENS >> 10):
             values = {name: rng.integers(0, 1 << 16, 1024) for name in fields}
@@ -26,7 +26,7 @@ def corpus(name: str, fields: dict[str, str]) -> str:
     return dataset(name, documents, fields=fields)
 
 
-def with_column() -> str:
+def with_column():
     """Path of a dataset with a column of 8 numbers for each token: what the fields hold."""
     path = corpus("columns-wide", {})
     if not os.path.exists(f"{path}/eight.column.json"):
@@ -38,11 +38,11 @@ def with_column() -> str:
     return path
 
 
-def ours(path: str, outputs: dict):
+def ours(path, outputs):
     config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": path}}, "outputs": outputs}
     reader = open_reader(cl.open_blend(cl.load_config(config)))
 
-    def read() -> None:
+    def read():
         for k in range(0, len(samples), BATCH):
             reader.read(samples[k : k + BATCH])
 

@@ -23,7 +23,7 @@ descriptor = os.open(stream, os.O_RDONLY)
 total = (TOKENS - 1) // SEQ_LEN
 
 
-def ours(outputs: dict, batches: int = BATCHES, batch: int = BATCH) -> None:
+def ours(outputs, batches=BATCHES, batch=BATCH):
     config = {
         "seq_len": SEQ_LEN,
         "datasets": {
@@ -38,12 +38,12 @@ def ours(outputs: dict, batches: int = BATCHES, batch: int = BATCH) -> None:
             pass
 
 
-def raw_threads(blocks: int, batch: int = BATCH, default: bool = False) -> None:
+def raw_threads(blocks, batch=BATCH, default=False):
     """As many threads as ours, each reading into `blocks` buffers of its own in turn; nothing is handed over. default:
     into four arrays each, as a batch with default outputs has them."""
     offsets = np.random.default_rng(0).integers(0, total, (BATCHES, batch)).astype(np.uint64) * np.uint64(2 * SEQ_LEN)
 
-    def work(thread: int) -> None:
+    def work(thread):
         out = np.empty((blocks, batch, SEQ_LEN + 1), np.int64)
         more = np.empty((3, blocks, batch, SEQ_LEN), np.int64) if default else out
         for k, row in enumerate(offsets[thread::THREADS]):
@@ -58,13 +58,13 @@ def raw_threads(blocks: int, batch: int = BATCH, default: bool = False) -> None:
         list(pool.map(work, range(THREADS)))
 
 
-def torch_loader(dataset: object, batches: int) -> None:
+def torch_loader(dataset, batches):
     sampler = RandomSampler(dataset, num_samples=batches * BATCH)
     for _ in DataLoader(dataset, batch_size=BATCH, sampler=sampler, num_workers=0):
         pass
 
 
-def litdata_loader(batches: int) -> None:
+def litdata_loader(batches):
     from litdata import StreamingDataLoader
 
     loader = StreamingDataLoader(peers.litdata(np.fromfile(stream, np.uint16)), batch_size=BATCH, num_workers=0)

@@ -18,17 +18,17 @@ samples = rng.integers(0, (TOKENS - 1) // SEQ_LEN - 8, BATCH * BATCHES).astype(n
 few = samples[:64].tolist()
 
 
-def reader(concepts: dict):
+def reader(concepts):
     config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": path}}, "tracks": concepts, "outputs": TOKENS_ONLY}
     return open_reader(cl.open_blend(cl.load_config(config)))
 
 
-def each_batch(batches) -> None:
+def each_batch(batches):
     for k in range(0, len(samples), BATCH):
         batches.read(samples[k : k + BATCH])
 
 
-def pickled_records() -> tuple[str, np.ndarray]:
+def pickled_records():
     """The published layout: one pickled record a span, found by an array of offsets."""
     file, index = ROOT / "records.pickle", ROOT / "records.index.npy"
     if not index.exists():
@@ -45,7 +45,7 @@ records, index = pickled_records()
 stream = np.memmap(f"{path}/00000.stream.bin", np.uint16, "r")
 
 
-def naive(per_token: bool) -> None:
+def naive(per_token):
     """Seek, read and unpickle a record for every token, or for every span."""
     with open(records, "rb") as file:
         for sample in few[:4] if per_token else few:

@@ -14,7 +14,7 @@ report = Report("mixture")
 rng = np.random.default_rng(0)
 
 
-def megatron_index(weights: np.ndarray, samples: int) -> np.ndarray:
+def megatron_index(weights, samples):
     dataset_index = np.zeros(samples, np.int16)
     sample_index = np.zeros(samples, np.int64)
     helpers_cpp.build_blending_indices(dataset_index, sample_index, weights, len(weights), samples, False)

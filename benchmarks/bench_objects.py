@@ -85,7 +85,7 @@ FINISH = """
 """
 
 
-def streaming_shards(stream: Path, folder: Path) -> None:
+def streaming_shards(stream, folder):
     """The same windows in shards of mosaicml-streaming, of 64 MiB, its default."""
     if not (folder / "index.json").exists():
         program = f"""{NO_IMAGES}
@@ -104,7 +104,7 @@ folder = ROOT / "objects"
 path = Path(corpus("objects/web", span=0, shards=1))
 stream = path / "00000.stream.bin"
 server = subprocess.Popen([sys.executable, HERE / "object_server.py", folder, str(DELAY)], stdout=-1, text=True)
-endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"  # type: ignore[union-attr]
+endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"
 with tempfile.TemporaryDirectory() as cache:
     asked = {"batch": BATCH, "batches": BATCHES, "endpoint": endpoint, "cache": cache}
     asked |= {"path": "s3://web", "url": f"{endpoint}/web/{stream.name}"}
@@ -121,7 +121,7 @@ with tempfile.TemporaryDirectory() as cache:
         "AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x",
         "AWS_REGION": "us-east-1", "AWS_SKIP_SIGNATURE": "true", "S3_ENDPOINT_URL": endpoint,
     }  # fmt: skip
-    found: dict[str, list[float]] = {}
+    found = {}
     for name, text in programs.items():
         again = urllib.request.Request(f"{endpoint}/-/count", method="DELETE")
         urllib.request.urlopen(again).read()

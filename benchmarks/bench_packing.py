@@ -24,12 +24,12 @@ path = dataset("packing", lambda: ({"tokens": rng.integers(2, 50_000, length)} f
 documents = cl.open_dataset(path)
 
 
-def ours(bins: int | None) -> Contender:
+def ours(bins):
     config = {"seq_len": SEQ_LEN, "datasets": {"d": {"path": path}}}
     config |= {"packing": {"bins": bins}, "outputs": {"cu_seqlens": True}} if bins else {}
     reader, positions = open_reader(open_blend(config)), itertools.count(0, BATCH)
 
-    def read() -> None:
+    def read():
         for _ in range(16):
             first = next(positions) % 8192
             reader.read(np.arange(first, first + BATCH, dtype=np.uint64))
@@ -38,7 +38,7 @@ def ours(bins: int | None) -> Contender:
     return Contender(US if bins == BINS else name, read, 16 * BATCH)
 
 
-def grain(kind: type) -> Contender:
+def grain(kind):
     """Our documents as its stream, cut off at the length of a pack."""
     stream = MapDataset.range(DOCUMENTS).map(
         lambda k: {"tokens": documents.tokens(*documents.document_range(int(k)))[:SEQ_LEN]}

@@ -27,22 +27,22 @@ out = np.empty((64, SEQ_LEN + 1), np.int64)
 inputs, labels = np.empty((2, BATCH, SEQ_LEN), np.int64)
 
 
-def reader(path: str = path, **outputs: object):
+def reader(path=path, **outputs):
     config = {"seq_len": SEQ_LEN, "datasets": {"a": {"path": path}}, "outputs": outputs}
     return open_reader(cl.open_blend(cl.load_config(config)))
 
 
-def each_batch(read, batch: int = BATCH) -> None:
+def each_batch(read, batch=BATCH):
     for k in range(0, len(windows), batch):
         read(slice(k, k + batch))
 
 
-def ours(batches, batch: int = BATCH):
+def ours(batches, batch=BATCH):
     return lambda: each_batch(lambda part: batches.read(samples[part]), batch)
 
 
-def raw(function, *arrays: np.ndarray, size: int = SEQ_LEN + 1, batch: int = BATCH):
-    def read(part: slice) -> None:
+def raw(function, *arrays, size=SEQ_LEN + 1, batch=BATCH):
+    def read(part):
         if function(descriptor, pointer(offsets[part]), batch, size, *map(pointer, arrays)):
             raise OSError("short read")
 

@@ -2,7 +2,6 @@
 machines. The datasets are manifests over holes: what is measured is everything but the reading of data."""
 
 import json
-from pathlib import Path
 
 from data import ROOT, hollow
 from harness import US, Report, program
@@ -51,7 +50,7 @@ ROWS = [
 ]  # fmt: skip
 
 
-def configuration(name: str, datasets: int, shards: int, phases: int) -> Path:
+def configuration(name, datasets, shards, phases):
     """`shards` and 1e15 tokens in all. One of several phases draws from 64 datasets, or all if they are fewer."""
     each = shards // datasets
     names = [f"d{k:04d}" for k in range(datasets)]

@@ -1,7 +1,6 @@
 """From a configuration to the first shuffled, blended batch: 10,000 shards, 1e12 tokens in sparse files."""
 
 import json
-from pathlib import Path
 
 from data import ROOT
 from harness import US, Report, program
@@ -46,7 +45,7 @@ print([time.perf_counter() - start, resident_mb() - before], flush=True)
 """
 
 
-def sparse_corpus(name: str) -> Path:
+def sparse_corpus(name):
     """A token stream whose shards are holes: written with one small shard, then adopted by a manifest of 10,000."""
     from tests.corpora.sparse import sparse_dataset
 

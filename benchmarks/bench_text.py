@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import sysconfig
-from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +27,7 @@ SIZE, LARGE, FILES, FIRST, EOS = 48_000_000, 300_000_000, 4, "0.jsonl", "<|endof
 folder, target = ROOT / "texts", ROOT / "built-text"
 
 
-def texts(least: int) -> list[str]:
+def texts(least):
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     words = "\n".join(path.read_text(errors="ignore") for path in files).split(" ")
     draw, found, size = random.Random(0), [], 0
@@ -39,7 +38,7 @@ def texts(least: int) -> list[str]:
     return found
 
 
-def write_inputs(documents: list[str]) -> None:
+def write_inputs(documents):
     """`bare`, `spans`: the same with a concept on every tenth word, and `large`: more such text, for workers."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -52,14 +51,14 @@ def write_inputs(documents: list[str]) -> None:
         for k in range(FILES):
             with open(folder / name / f"{k}.jsonl", "w") as file:
                 for number in range(k, len(rows), FILES):
-                    row: dict[str, object] = {"id": str(number), "text": rows[number]}
+                    row = {"id": str(number), "text": rows[number]}
                     if name == "spans":
                         row["spans"] = words_of(rows[number])
                     file.write(json.dumps(row) + "\n")
     made.save(str(folder / "tokenizer.json"))
 
 
-def words_of(text: str) -> list[dict[str, object]]:
+def words_of(text):
     spans, at = [], 0
     for number, word in enumerate(text.split(" ")):
         if number % 10 == 0 and word:
@@ -68,7 +67,7 @@ def words_of(text: str) -> list[dict[str, object]]:
     return spans
 
 
-def build(name: str, fast: bool, workers: int = 1, files: str = "") -> None:
+def build(name, fast, workers=1, files=""):
     shutil.rmtree(target, ignore_errors=True)
     os.environ[VARIABLE] = str(int(fast))
     columns = Columns(text="text", tokens=None, tracks={"concepts": "spans"} if name == "spans" else {})
@@ -77,7 +76,7 @@ def build(name: str, fast: bool, workers: int = 1, files: str = "") -> None:
     build_dataset(find_sources([folder / name / files]), target, options, workers=workers)
 
 
-def datatrove() -> None:
+def datatrove():
     from datatrove.executor import LocalPipelineExecutor
     from datatrove.pipeline.readers import JsonlReader
     from datatrove.pipeline.tokens import DocumentTokenizer
@@ -91,11 +90,11 @@ def datatrove() -> None:
 
 
 @cache
-def slow_tokenizer() -> Tokenizer:
+def slow_tokenizer():
     return Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
-def encoded(path: str) -> Iterator[object]:
+def encoded(path):
     """As litdata's documentation has it: a tensor a document."""
     import torch
 
@@ -104,7 +103,7 @@ def encoded(path: str) -> Iterator[object]:
             yield torch.tensor(slow_tokenizer().encode(json.loads(line)["text"]).ids, dtype=torch.int32)
 
 
-def litdata() -> None:
+def litdata():
     from litdata import TokensLoader, optimize
 
     shutil.rmtree(target, ignore_errors=True)
@@ -114,7 +113,7 @@ def litdata() -> None:
     )  # fmt: skip
 
 
-def peers(first: int) -> list[Contender]:
+def peers(first):
     """Those that are installed, with one file."""
     return [Contender(one.__name__, one, first) for one in (datatrove, litdata) if find_spec(one.__name__)]
 

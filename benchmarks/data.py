@@ -3,9 +3,7 @@
 import ctypes
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +24,7 @@ TOKENS_ONLY = {
 DOCUMENT, SPAN, CONCEPTS = 700, 700, 5  # tokens a document, tokens a span, concepts a span: 6 spans in 4,096 tokens
 
 
-def dataset(name: str, documents: Callable[[], Iterable[dict[str, Any]]], shards: int = 1, **options: Any) -> str:
+def dataset(name, documents, shards=1, **options):
     """Path of a dataset of uint16 tokens, made unless it is there. documents: of a shard, for add_document."""
     path = ROOT / name
     if not (path / fmt.MANIFEST).exists():
@@ -41,11 +39,11 @@ def dataset(name: str, documents: Callable[[], Iterable[dict[str, Any]]], shards
     return str(path)
 
 
-def corpus(name: str, tokens: int = TOKENS, span: int = SPAN, shards: int = 4) -> str:
+def corpus(name, tokens=TOKENS, span=SPAN, shards=4):
     """Path of a dataset of random tokens: documents of 700 tokens, spans of `span` with 5 concepts each."""
     rng = np.random.default_rng(0)
 
-    def documents() -> Iterator[dict[str, Any]]:
+    def documents():
         for _ in range(-(-tokens // shards // DOCUMENT)):
             ids = rng.integers(0, 50_000, DOCUMENT)
             concepts = rng.integers(0, 1000, (DOCUMENT, CONCEPTS), dtype=np.uint32)
@@ -56,7 +54,7 @@ def corpus(name: str, tokens: int = TOKENS, span: int = SPAN, shards: int = 4) -
     return dataset(name, documents, shards, tracks={"concepts": cl.writing.TrackOptions()} if span else {})
 
 
-def raw_library() -> ctypes.CDLL:
+def raw_library():
     """raw.c, compiled for this machine."""
     target = ROOT / "raw.so"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -67,11 +65,11 @@ def raw_library() -> ctypes.CDLL:
     return library
 
 
-def pointer(array: np.ndarray) -> ctypes.c_void_p:
+def pointer(array):
     return ctypes.c_void_p(array.ctypes.data)
 
 
-def hollow(name: str, shards: int, tokens_per_shard: int) -> str:
+def hollow(name, shards, tokens_per_shard):
     """Path of a dataset of zeros whose shards are one and the same hole: a manifest of any size, one file."""
     path, size = ROOT / name, 2 * tokens_per_shard
     if (path / fmt.MANIFEST).exists():

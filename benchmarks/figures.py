@@ -28,11 +28,11 @@ Result = dict[str, Any]
 class Figures:
     """Results of one run, looked up by report, row and contender."""
 
-    def __init__(self, results: dict[str, Any]) -> None:
+    def __init__(self, results):
         self.machine = results["machine"]
         self.reports = results["reports"]
 
-    def one(self, title: str, row: str, name: str) -> Result:
+    def one(self, title, row, name):
         """The only result of this report, row and contender."""
         found = [
             result
@@ -44,7 +44,7 @@ class Figures:
             sys.exit(f"results.json: expected one result of {title!r}, {row!r}, {name!r}, found {len(found)}")
         return found[0]
 
-    def claims(self) -> str:
+    def claims(self):
         """The table of the README."""
         start, row = "Megatron: configuration to first batch", "1e+08 samples, 4 datasets"
         names = US, f"{US}, in place", "megatron-core", "megatron-core, warm"
@@ -61,11 +61,11 @@ class Figures:
             f"{place} s with files in place; the same. {memory[0]} MB |\n"
         )
 
-    def table(self) -> str:
+    def table(self):
         """The rows of SHOWN: what is beside conceptloader is a multiple of its figure."""
         lines = ["| work | conceptloader | others |", "| --- | --- | --- |"]
         for report in self.reports:
-            rows: dict[str, dict[str, Result]] = {}
+            rows = {}
             for result in report["results"]:
                 if result["ratio"]:
                     rows.setdefault(result["row"], {})[result["name"]] = result
@@ -78,7 +78,7 @@ class Figures:
                     lines.append(f"| {report['title']}: {row} | {spread} | {beside} |")
         return "\n".join(lines) + "\n"
 
-    def costs(self) -> str:
+    def costs(self):
         """What outputs, threads and a start cost."""
         read, default = self.one("reads", "warm, batches of 16", US), "default outputs"
         c, threads = self.one("loader", "batch 16, one process", US), "C: 2 threads, 4 buffers each"
@@ -100,7 +100,7 @@ class Figures:
             f"100 phases over 1,024 datasets {number(phases['median'])} s.\n"
         )
 
-    def machine_line(self) -> str:
+    def machine_line(self):
         """Where and when all of it was measured."""
         versions = ", ".join(f"{name} {version}" for name, version in self.machine["versions"].items())
         return (
@@ -108,22 +108,22 @@ class Figures:
             f"{self.machine['python']}; {versions}.\n"
         )
 
-    def block(self, name: str) -> str:
+    def block(self, name):
         return {"claims": self.claims, "table": self.table, "machine": self.machine_line, "costs": self.costs}[name]()
 
 
-def micro(result: Result) -> float:
+def micro(result):
     """In microseconds."""
     return float(result["median"]) * {"ns": 1e-3, "us": 1.0, "s": 1e6}[result["unit"]]
 
 
-def number(value: float) -> str:
+def number(value):
     """Two digits, since a third of them is the machine's mood."""
     digits = float(f"{value:.2g}")
     return f"{digits:,.0f}" if digits >= 10 else f"{digits:g}"
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=ROOT / "bench-output/results.json")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 where a page says something else")

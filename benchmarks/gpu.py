@@ -14,9 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 import torch
@@ -28,7 +26,7 @@ import conceptloader as cl
 TOY = {"layers": 2, "width": 64, "heads": 2, "seq_len": 64, "vocab": 50_000, "batch": 2, "steps": 4, "rounds": 2}
 
 
-def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+def arguments(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     defaults = {"layers": 12, "width": 768, "heads": 12, "seq_len": 1024, "vocab": 50_304, "batch": 16, "steps": 40}
@@ -44,7 +42,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 class Training:
     """One model, trained on whatever batches it is given."""
 
-    def __init__(self, asked: argparse.Namespace) -> None:
+    def __init__(self, asked):
         self.device = torch.device(asked.device)
         self.on_cuda = self.device.type == "cuda"
         torch.manual_seed(0)
@@ -52,7 +50,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, fused=self.on_cuda)
         self.loss = float("nan")
 
-    def step(self, batch: dict[str, Any]) -> torch.Tensor:
+    def step(self, batch):
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.on_cuda):
             loss = cl.token_mean(language_losses(self.model(batch), batch), batch)
         loss.backward()
@@ -60,7 +58,7 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         return loss
 
-    def run(self, batches: Iterator[dict[str, Any]], steps: int) -> dict[str, float]:
+    def run(self, batches, steps):
         """Milliseconds a step: `step`, `waited`, and on a CUDA device `gap`."""
         waited, gaps, last = 0.0, [], None
         self.wait()
@@ -81,11 +79,11 @@ class Training:
         self.loss = float(loss.detach())
         return found
 
-    def wait(self) -> None:
+    def wait(self):
         if self.on_cuda:
             torch.cuda.synchronize(self.device)
 
-    def mark(self) -> Any:
+    def mark(self):
         if not self.on_cuda:
             return None
         event = torch.cuda.Event(enable_timing=True)
@@ -93,10 +91,10 @@ class Training:
         return event
 
 
-def overlapped(events: list[dict[str, Any]]) -> tuple[float, float]:
+def overlapped(events):
     """(milliseconds of copies to the device, share of them while kernels ran) of a trace of torch's profiler."""
     timed = [(e.get("cat"), e["ts"], e["ts"] + e["dur"], e.get("name", "")) for e in events if "dur" in e]
-    busy: list[list[float]] = []
+    busy = []
     for _, start, stop, _ in sorted((e for e in timed if e[0] == "kernel"), key=lambda e: e[1]):
         if busy and start <= busy[-1][1]:
             busy[-1][1] = max(busy[-1][1], stop)
@@ -108,7 +106,7 @@ def overlapped(events: list[dict[str, Any]]) -> tuple[float, float]:
     return total / 1e3, both / total if total else 0.0
 
 
-def copies(training: Training, batches: Iterator[dict[str, Any]], steps: int) -> tuple[float, float]:
+def copies(training, batches, steps):
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiled:
@@ -119,12 +117,12 @@ def copies(training: Training, batches: Iterator[dict[str, Any]], steps: int) ->
         return overlapped(json.loads(path.read_text())["traceEvents"])
 
 
-def forever(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def forever(batch):
     while True:
         yield batch
 
 
-def main(argv: list[str] | None = None) -> dict[str, Any]:
+def main(argv=None):
     asked = arguments(argv)
     if asked.toy:
         torch.set_num_threads(1)
@@ -135,13 +133,13 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         real = iter(loader)
         first = {name: value.clone() for name, value in next(real).items() if isinstance(value, torch.Tensor)}
         sources = {"synthetic": forever(first), "loader": real}
-        times: dict[str, list[dict[str, float]]] = {name: [] for name in sources}
+        times = {name: [] for name in sources}
         for batches in sources.values():
             training.run(batches, max(2, asked.steps // 4))  # warm
         for _ in range(asked.rounds):
             for name, batches in sources.items():
                 times[name].append(training.run(batches, asked.steps))
-        found: dict[str, Any] = {
+        found = {
             "device": torch.cuda.get_device_name() if training.on_cuda else "cpu",
             "torch": torch.__version__,
             "parameters": sum(parameter.numel() for parameter in training.model.parameters()),

@@ -40,11 +40,9 @@ class Report:
     title: str
     results: list[Result] = field(default_factory=list)
 
-    def race(
-        self, row: str, contenders: list[Contender], unit: str = "ns", scale: float = 1e9, repeats: int = 7
-    ) -> None:
+    def race(self, row, contenders, unit="ns", scale=1e9, repeats=7):
         """Time the contenders in turn; the one named conceptloader is what ratios refer to."""
-        times: dict[str, list[float]] = {c.name: [] for c in contenders}
+        times = {c.name: [] for c in contenders}
         for contender in contenders:
             contender.run()  # warm: page cache, allocator, what is loaded at the first use
         for _ in range(repeats):
@@ -55,7 +53,7 @@ class Report:
                 times[contender.name].append((clock() - start) * scale / contender.units)
         self.add(row, unit, times)
 
-    def add(self, row: str, unit: str, times: dict[str, list[float]]) -> None:
+    def add(self, row, unit, times):
         ours = statistics.median(times[US])
         print(f"\n{self.title}: {row}", file=sys.stderr)
         for name, values in times.items():
@@ -65,38 +63,37 @@ class Report:
             spread = f"{result.low:,.4g} to {result.high:,.4g}"
             print(f"  {name:<34} {median:>12,.4g} {unit:<12} ({spread:<24}) {result.ratio:>10,.3g}x", file=sys.stderr)
 
-    def fact(self, row: str, name: str, value: float, unit: str) -> None:
+    def fact(self, row, name, value, unit):
         """A figure that is not a time: bytes, deviations, counts."""
         self.results.append(Result(row, name, unit, value, value, value))
         print(f"  {row}: {name}: {value:,.5g} {unit}", file=sys.stderr)
 
-    def finish(self) -> None:
+    def finish(self):
         print(json.dumps({"title": self.title, "results": [asdict(result) for result in self.results]}))
 
 
-def program(code: str, *arguments: str, timeout: int | None = None, **more: str) -> list[float]:
+def program(code, *arguments, timeout=None, **more):
     """What a program in a process of its own prints last, as JSON. more: of its environment."""
     command = [sys.executable, "-W", "ignore", "-c", code, *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **more}
     run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=timeout, check=True)
-    found: list[float] = json.loads(run.stdout.splitlines()[-1])
-    return found
+    return json.loads(run.stdout.splitlines()[-1])
 
 
-def cpu() -> float:
+def cpu():
     """Seconds of this process, and of those that it started and that have ended."""
     times = os.times()
     return time.process_time() + times.children_user + times.children_system
 
 
-def own_mb() -> float:
+def own_mb():
     """Memory that is this process's alone: without files that it maps, in MB."""
     with open("/proc/self/statm") as file:
         _, resident, shared = map(int, file.read().split()[:3])
     return (resident - shared) * os.sysconf("SC_PAGESIZE") / 1e6
 
 
-def resident_mb() -> float:
+def resident_mb():
     """Memory of this process that is really there, in MB."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6

@@ -60,7 +60,7 @@ dataset = data.datasets()[0]
 }
 
 
-def write_files(folder: Path, samples: int, datasets: int) -> list[str]:
+def write_files(folder, samples, datasets):
     """.bin/.idx files, their adoption, and a YAML of them; what is there already stays."""
     from conceptloader.ingest.adopt.adopt import adopt
 
@@ -83,7 +83,7 @@ def write_files(folder: Path, samples: int, datasets: int) -> list[str]:
     return names
 
 
-def write_megatron(prefix: Path, documents: int) -> None:
+def write_megatron(prefix, documents):
     """Documents of DOCUMENT uint16 tokens: the token file is a hole, its index Megatron's of version 1."""
     with open(f"{prefix}.bin", "wb") as file:
         file.truncate(documents * DOCUMENT * 2)
@@ -95,14 +95,14 @@ def write_megatron(prefix: Path, documents: int) -> None:
         np.arange(documents + 1, dtype=np.int64).tofile(file)
 
 
-def measure(name: str, folder: Path, samples: int, names: list[str]) -> tuple[float, float]:
+def measure(name, folder, samples, names):
     """(seconds, MB of memory) of one process from its configuration to its first batch. What it caches stays."""
     code = COMMON.replace("{length}", str(SEQ_LENGTH)).replace("{body}", BODIES[STOCK if name == WARM else name])
     seconds, megabytes = program(code, str(folder), str(samples), ",".join(names))
     return seconds, megabytes
 
 
-def main() -> None:
+def main():
     report = Report("Megatron: configuration to first batch")
     measure(US, (warm := ROOT / "megatron-warm"), 1000, write_files(warm, 1000, 2))  # warm: page cache
     for samples, datasets in RUNS:

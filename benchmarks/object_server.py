@@ -22,20 +22,20 @@ class Handler(BaseHTTPRequestHandler):
     wbufsize = 1 << 16
     disable_nagle_algorithm = True
 
-    def answer(self, status: int, headers: dict[str, object], body: bytes = b"") -> None:
+    def answer(self, status, headers, body=b""):
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, str(value))
         self.end_headers()
         self.wfile.write(body)
 
-    def do_DELETE(self) -> None:
+    def do_DELETE(self):
         with lock:
             body = json.dumps(counts).encode()
             counts.update(requests=0, bytes=0)
         self.answer(200, {"Content-Length": len(body)}, body)
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         time.sleep(DELAY)
         path = os.path.join(FOLDER, unquote(urlsplit(self.path).path).lstrip("/"))
         if not os.path.isfile(path):
@@ -62,13 +62,13 @@ class Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         pass
 
 
 if __name__ == "__main__":
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients that end
+    server.handle_error = lambda *_: None  # clients that end
     print(server.server_port, flush=True)
     server.serve_forever()

@@ -8,14 +8,14 @@ from data import ROOT
 SEQ_LEN = 4096
 
 
-def datatrove(stream: str) -> object:
+def datatrove(stream):
     """datatrove's file dataset, which Nanoset reads with: item i is window i of seq_len + 1 tokens."""
     from datatrove.utils.dataset import DatatroveFileDataset
 
     return DatatroveFileDataset(stream, SEQ_LEN, token_size=2)
 
 
-def olmo(streams: list[str]) -> object:
+def olmo(streams):
     """OLMo-core's fixed-length dataset of flat token files."""
     from olmo_core.data import NumpyFSLDataset
 
@@ -24,7 +24,7 @@ def olmo(streams: list[str]) -> object:
     )
 
 
-def megatron(tokens: np.ndarray, document: int, samples: int) -> object:
+def megatron(tokens, document, samples):
     """Megatron's GPTDataset over an IndexedDataset of the same tokens."""
     from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
     from megatron.core.datasets.indexed_dataset import IndexedDataset, IndexedDatasetBuilder
@@ -50,7 +50,7 @@ def megatron(tokens: np.ndarray, document: int, samples: int) -> object:
     return GPTDataset(indexed, str(prefix), indices, samples, Split.train, config)
 
 
-def litdata_chunks(tokens: np.ndarray, path: Path) -> str:
+def litdata_chunks(tokens, path):
     """One long token stream in litdata's own chunks, of 64 MB, its default."""
     if not (path / "index.json").exists():
         import torch
@@ -65,7 +65,7 @@ def litdata_chunks(tokens: np.ndarray, path: Path) -> str:
     return str(path)
 
 
-def litdata(tokens: np.ndarray) -> object:
+def litdata(tokens):
     """litdata's streaming dataset of one long token stream, shuffled within chunks as it does."""
     from litdata import StreamingDataset, TokensLoader
 

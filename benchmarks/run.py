@@ -26,7 +26,7 @@ ALL = [
 ]
 
 
-def processor() -> str:
+def processor():
     """What the system calls it."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -34,7 +34,7 @@ def processor() -> str:
     return platform.machine()
 
 
-def versions() -> dict[str, str]:
+def versions():
     """Of this package, of what it needs and of its baselines."""
     found = {}
     for name in ("conceptloader", "numpy", "torch", "megatron-core", "grain", "datatrove", "litdata", "ai2-olmo-core"):
@@ -45,7 +45,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def main(names: list[str]) -> int:
+def main(names):
     OUTPUT.mkdir(exist_ok=True)
     reports, failed = [], []
     for name in names or ALL:

@@ -26,3 +26,9 @@ def raises(
         has = getattr(error, name)
         assert str(part) in has, f"{name} is {has!r}, without {str(part)!r}; the error: {error}"
     assert not code or error.code == code, f"code is {error.code!r}, not {code!r}; the error: {error}"
+
+
+def cells(text):
+    """Rows of a table: a line each, its cells between ` | `; `-` is an empty one."""
+    rows = [[cell.strip() for cell in line.split(" | ")] for line in text.strip().splitlines()]
+    return [["" if cell == "-" else cell for cell in row] for row in rows]

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conceptloader.order.balance import Balance, deal, imbalance
-from conceptloader.order.partition import Partition, Plan, Scheme
+from conceptloader.order.partition import Partition, Plan
 from conceptloader.order.schedule import BatchSchedule
 
 
 @given(st.data())
-def test_every_sample_of_a_step_is_dealt_once_and_found_where_it_is(data: st.DataObject) -> None:
+def test_every_sample_of_a_step_is_dealt_once_and_found_where_it_is(data):
     micro, ranks, groups = (data.draw(st.integers(1, 4)) for _ in range(3))
-    scheme: Scheme = data.draw(st.sampled_from(["strided", "contiguous"]))
+    scheme = data.draw(st.sampled_from(["strided", "contiguous"]))
     size, steps = micro * ranks * groups, 3
     partial = data.draw(st.integers(0, size - 1))
     every = size * steps + size
@@ -45,13 +45,13 @@ def test_every_sample_of_a_step_is_dealt_once_and_found_where_it_is(data: st.Dat
 
 
 @given(st.lists(st.integers(0, 30), min_size=6, max_size=6), st.sampled_from([2, 3]))
-def test_no_rank_has_more_than_four_thirds_of_the_best(costs: list[int], ranks: int) -> None:
+def test_no_rank_has_more_than_four_thirds_of_the_best(costs, ranks):
     best = min(max(sum(one[k::ranks]) for k in range(ranks)) for one in permutations(costs))
     heaviest = max(sum(costs[sample] for one in mine for sample in one) for mine in deal(costs, 1, ranks))
     assert 3 * heaviest <= 4 * best
 
 
-def test_the_definition_by_hand() -> None:
+def test_the_definition_by_hand():
     # 9 to the first of two equal ranks, 8 and 7 to the other, 5 and 4 to the first, 3 to the other; then both have 18,
     # and 2 goes to the first. In a rank the lightest begins, the next one ends, and so on inwards.
     costs = [1, 9, 3, 8, 2, 7, 4, 5]
@@ -59,7 +59,7 @@ def test_the_definition_by_hand() -> None:
     assert ranks == [[2, 5, 9, 4], [1, 7, 8, 3]]
 
 
-def test_the_imbalance_is_that_of_the_scheme() -> None:
+def test_the_imbalance_is_that_of_the_scheme():
     costs = [9, 9, 1, 1]  # contiguous: 18 and 2; strided: 10 each
     for scheme, expected in (("contiguous", 1.8), ("strided", 1.0)):
         share = Partition(micro_batch_size=2, dp_size=2, scheme=scheme)
@@ -67,7 +67,7 @@ def test_the_imbalance_is_that_of_the_scheme() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 8), (2, 2, 2), (1, 8, 1)])
-def test_equal_costs_are_dealt_too(sizes: tuple[int, int, int]) -> None:
+def test_equal_costs_are_dealt_too(sizes):
     micro, ranks, groups = sizes
     found = deal([5] * 8, micro, ranks)
     assert len(found) == ranks

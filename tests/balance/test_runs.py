@@ -1,8 +1,6 @@
 """Runs with `loader.balance`: steps keep their samples, ranks get equal work, resume and live weights are exact."""
 
 import pickle
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +10,10 @@ from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.testing import random_documents, write_dataset
 
 STEP = 24
-Row = tuple[int, ...]
 
 
 @pytest.fixture(scope="module")
-def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def content(tmp_path_factory):
     folder = tmp_path_factory.mktemp("balance")
     web = write_dataset(folder / "web", random_documents(400, seed=1, mean_length=25), shards=2)
     code = write_dataset(folder / "code", random_documents(300, seed=2, mean_length=9))
@@ -32,35 +29,35 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(params=["windows", "packs"])
-def config(request: pytest.FixtureRequest, content: dict[str, Any]) -> dict[str, Any]:
+def config(request, content):
     return {**content, "packing": {"bins": 8}} if request.param == "packs" else content
 
 
-def plain(config: dict[str, Any]) -> dict[str, Any]:
+def plain(config):
     return {**config, "loader": {}}
 
 
-def opened(config: dict[str, Any], rank: int = 0, ranks: int = 1, micro: int = 1, **options: Any) -> cl.Loader:
+def opened(config, rank=0, ranks=1, micro=1, **options):
     return cl.make_dataloader(
         config, dp_rank=rank, dp_size=ranks, micro_batch_size=micro, global_batch_size=STEP, **options
     )
 
 
-def batches(loader: cl.Loader, number: int) -> list[Any]:
+def batches(loader, number):
     return [batch for _, batch in zip(range(number), loader, strict=False)]
 
 
-def rows(found: list[Any]) -> list[Row]:
+def rows(found):
     each = zip(*(np.concatenate([one[name] for one in found]) for name in ("sample_index", "input_ids")), strict=True)
     return [(int(index), *tokens.tolist()) for index, tokens in each]
 
 
-def cost(found: list[Any]) -> int:
+def cost(found):
     return sum(int((np.diff(one["cu_seqlens"].numpy().astype(np.int64)) ** 2).sum()) for one in found)
 
 
 @pytest.mark.parametrize(("ranks", "micro"), [(1, 4), (2, 3), (3, 1), (8, 1)])
-def test_a_step_keeps_its_samples_and_ranks_get_equal_work(config: dict[str, Any], ranks: int, micro: int) -> None:
+def test_a_step_keeps_its_samples_and_ranks_get_equal_work(config, ranks, micro):
     each, steps = STEP // (ranks * micro), 5
     stock = rows(batches(opened(plain(config), micro=STEP), steps))
     spread = {True: [0.0] * steps, False: [0.0] * steps}
@@ -80,7 +77,7 @@ def test_a_step_keeps_its_samples_and_ranks_get_equal_work(config: dict[str, Any
 
 
 @pytest.mark.parametrize("at", [2 * STEP, 2 * STEP + 6])
-def test_a_resumed_run_reads_what_the_run_would_have_read(config: dict[str, Any], at: int) -> None:
+def test_a_resumed_run_reads_what_the_run_would_have_read(config, at):
     whole = rows(batches(opened(config, 1, 2, 3), 16))
     loader = opened(config, 1, 2, 3)
     batches(loader, at // 6)
@@ -89,7 +86,7 @@ def test_a_resumed_run_reads_what_the_run_would_have_read(config: dict[str, Any]
     assert rows(batches(pickle.loads(pickle.dumps(again)), 16 - at // 6)) == whole[at // 2 :]
 
 
-def test_between_steps_any_sizes_go_on_and_within_one_only_the_same(config: dict[str, Any]) -> None:
+def test_between_steps_any_sizes_go_on_and_within_one_only_the_same(config):
     loader = opened(config, 1, 2, 3)
     batches(loader, 9)
     between, within = loader.state_dict_at(2 * STEP), loader.state_dict()
@@ -110,11 +107,11 @@ def test_between_steps_any_sizes_go_on_and_within_one_only_the_same(config: dict
         opened(config, 1, 2, 3).load_state_dict(off.state_dict())
 
 
-def test_live_weights_hold_from_a_step_on_and_prefetched_steps_are_dealt_again(config: dict[str, Any]) -> None:
+def test_live_weights_hold_from_a_step_on_and_prefetched_steps_are_dealt_again(config):
     found = {}
     for key, chosen in (("balanced", config), ("plain", plain(config))):
         loaders = [opened(chosen, rank, 2, 3) for rank in range(2)]
-        mine: list[list[Any]] = [[], []]
+        mine = [[], []]
         for rank, loader in enumerate(loaders):
             iterator = iter(loader)
             mine[rank] += [next(iterator) for _ in range(4)]
@@ -127,7 +124,7 @@ def test_live_weights_hold_from_a_step_on_and_prefetched_steps_are_dealt_again(c
     assert found["balanced"] == found["plain"]
 
 
-def test_a_last_batch_that_is_not_full_stays_as_it_is(content: dict[str, Any]) -> None:
+def test_a_last_batch_that_is_not_full_stays_as_it_is(content):
     chosen = {"num_samples": 2 * STEP + 7, "last_batch": "partial"}
     loaders = [opened(content, rank, 2, 3, **chosen) for rank in range(2)]
     found = [rows(list(loader)) for loader in loaders]
@@ -137,7 +134,7 @@ def test_a_last_batch_that_is_not_full_stays_as_it_is(content: dict[str, Any]) -
     assert found[1][STEP:] == off[STEP:]
 
 
-def test_within_a_last_step_only_a_run_that_ends_there_goes_on(content: dict[str, Any]) -> None:
+def test_within_a_last_step_only_a_run_that_ends_there_goes_on(content):
     """It is not dealt; with another end the step would be, and samples would be lost and repeated."""
     ends = {"num_samples": STEP + 15, "last_batch": "partial"}
     loader = opened(content, micro=3, **ends)
@@ -156,7 +153,7 @@ def test_within_a_last_step_only_a_run_that_ends_there_goes_on(content: dict[str
         )
 
 
-def test_positions_that_no_step_is_known_of_are_refused(content: dict[str, Any]) -> None:
+def test_positions_that_no_step_is_known_of_are_refused(content):
     loader = opened(content, micro=3)
     loader.load_state_dict(opened(content, micro=3).state_dict_at(2 * STEP))
     with pytest.raises(ConfigError, match="before this loader began"):
@@ -166,7 +163,7 @@ def test_positions_that_no_step_is_known_of_are_refused(content: dict[str, Any])
         next(iter(late))
 
 
-def test_refusals(content: dict[str, Any], tmp_path: Path) -> None:
+def test_refusals(content, tmp_path):
     with pytest.raises(ConfigError, match=r"loader\.balance: found true with attention across documents"):
         opened({**content, "outputs": {}})
     chat = write_dataset(tmp_path / "chat", random_documents(30, mean_length=20), mode="document")

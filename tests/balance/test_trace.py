@@ -1,8 +1,5 @@
 """What was in step s of a balanced run, and where a sample was trained: as the loaders of two launches saw it."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import yaml
 
@@ -14,7 +11,7 @@ STEP = 12
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Path:
+def config(tmp_path):
     web = write_dataset(tmp_path / "web", random_documents(300, seed=1, mean_length=25), shards=2)
     content = {
         "seq_len": 64,
@@ -27,7 +24,7 @@ def config(tmp_path: Path) -> Path:
     return tmp_path / "run.yaml"
 
 
-def train(config: Path, log: Path, ranks: int, micro: int, first: int, stop: int, state: Any = None) -> Any:
+def train(config, log, ranks, micro, first, stop, state=None):
     """(step, rank, micro batch, slot) by sample, of steps [first, stop); the state after them."""
     seen = {}
     for rank in range(ranks):
@@ -43,7 +40,7 @@ def train(config: Path, log: Path, ranks: int, micro: int, first: int, stop: int
     return seen, loader.state_dict()
 
 
-def test_trace_and_locate_know_the_places(config: Path, tmp_path: Path) -> None:
+def test_trace_and_locate_know_the_places(config, tmp_path):
     log = tmp_path / "run"
     before, state = train(config, log, 2, 3, 0, 3)
     after, _ = train(config, log, 3, 1, 3, 6, state)

@@ -1,15 +1,10 @@
 """Random datasets with all that a batch can hold; batches by hand, of windows that are picked."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
 import conceptloader as cl
 from conceptloader.config import ConceptOptions, Outputs, View
 from conceptloader.config.mask import ALWAYS, Mask
-from conceptloader.format.read.dataset import Dataset
-from conceptloader.loader.batch.layout import BatchLayout
 from conceptloader.loader.batch.open import decide_layout
 from conceptloader.order.progress.spec import Member
 from conceptloader.testing import random_documents, write_dataset
@@ -17,7 +12,7 @@ from tests.oracle.corpora import FIELDS, Types, write, write_columns
 from tests.oracle.data import read as read_plainly
 
 
-def configs(folder: Path, seed: int) -> list[dict[str, Any]]:
+def configs(folder, seed):
     """Windows, documents and packs of two datasets each, with every array that they can have."""
     rng = np.random.default_rng(seed)
     types, block_tokens = Types.choose(rng), int(rng.choice([1, 3, 8]))
@@ -43,9 +38,7 @@ def configs(folder: Path, seed: int) -> list[dict[str, Any]]:
     return found
 
 
-def make_view(
-    name: str, dataset: Dataset, dataset_id: int, start: int, count: int, seq_len: int, quarantine: Any = ()
-) -> View:
+def make_view(name, dataset, dataset_id, start, count, seq_len, quarantine=()):
     """`count` windows from token `start` on, or documents from document `start` on."""
     documents = dataset.mode == "document"
     stop = dataset.num_tokens if documents else start + count * seq_len + 1
@@ -66,7 +59,7 @@ def make_view(
     )
 
 
-def small_view(path: Path, seq_len: int, shards: int = 3, encoding: str = "spans") -> tuple[View, BatchLayout]:
+def small_view(path, seq_len, shards=3, encoding="spans"):
     """All windows of a dataset with two tracks, and a layout of all that is in them."""
     documents = random_documents(20 * shards, seed=shards, mean_length=30, tracks={"concepts": 50, "topics": 9})
     dataset = cl.open_dataset(write_dataset(path, documents, shards=shards, encoding=encoding))
@@ -76,7 +69,7 @@ def small_view(path: Path, seq_len: int, shards: int = 3, encoding: str = "spans
     return view, decide_layout([view], seq_len, outputs, tracks)
 
 
-def read(reader: Any, *windows: int, first: int = 0) -> Any:
+def read(reader, *windows, first=0):
     """A batch of windows of the first view, as the samples behind `first`."""
     picked = np.array(windows, np.uint64)
     return reader.read(picked + np.uint64(first), picked=(np.zeros(len(windows), np.int64), picked))

@@ -1,11 +1,9 @@
 """Equality of batches, names and types included."""
 
-from typing import Any
-
 import numpy as np
 
 
-def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+def assert_same(found, wanted):
     assert sorted(found) == sorted(wanted)
     for name, value in wanted.items():
         if name == "max_seqlen" or name.endswith("_records"):

@@ -1,8 +1,5 @@
 """`outputs.columns`: values for each token in batches, and what is refused at launch."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
 import conceptloader as cl
@@ -13,21 +10,21 @@ from tests.corpora.columns import add_column, random_items
 from tests.raises import raises
 
 
-def config(path: Path, columns: dict[str, Any], **keys: Any) -> dict[str, Any]:
+def config(path, columns, **keys):
     outputs = {"columns": columns, **keys.pop("outputs", {})}
     return {"seq_len": 16, "datasets": {"a": {"path": str(path)}}, "outputs": outputs, **keys}
 
 
-def dataset(path: Path, **options: Any) -> cl.Dataset:
+def dataset(path, **options):
     write_dataset(path, random_documents(60, seed=3), shards=3, **options)
     return cl.open_dataset(path)
 
 
-def launch(path: Path, columns: dict[str, Any], **keys: Any) -> None:
+def launch(path, columns, **keys):
     open_reader(cl.open_blend(config(path, columns, **keys)))
 
 
-def test_what_does_not_fit_is_an_error_at_launch(tmp_path: Path) -> None:
+def test_what_does_not_fit_is_an_error_at_launch(tmp_path):
     ds = dataset(tmp_path / "ds")
     dataset(tmp_path / "other")
     add_column(tmp_path / "ds", "ids", random_items(np.random.default_rng(3), ds.num_tokens, "u4", (3,)))
@@ -48,7 +45,7 @@ def test_what_does_not_fit_is_an_error_at_launch(tmp_path: Path) -> None:
         launch(tmp_path / "ds", {"ids": "labels"}, outputs={"fields": {"ids": "labels"}})
 
 
-def test_tokens_without_a_value_are_an_error_unless_none_is_a_label_with_loss(tmp_path: Path) -> None:
+def test_tokens_without_a_value_are_an_error_unless_none_is_a_label_with_loss(tmp_path):
     ds = dataset(tmp_path / "ds")
     items = random_items(np.random.default_rng(4), ds.num_tokens, "u2", (2,))
     starts = [ds.document_range(k)[0] for k in range(len(ds))]
@@ -74,7 +71,7 @@ def test_tokens_without_a_value_are_an_error_unless_none_is_a_label_with_loss(tm
         launch(path, {name: {"missing": -1}}, packing={"bins": 4})
 
 
-def test_ranks_compare_the_columns_that_they_read(tmp_path: Path) -> None:
+def test_ranks_compare_the_columns_that_they_read(tmp_path):
     """Copies on the disks of nodes may differ."""
     ds = dataset(tmp_path / "ds")
     facts = []
@@ -85,7 +82,7 @@ def test_ranks_compare_the_columns_that_they_read(tmp_path: Path) -> None:
     assert facts[1] == facts[3]
 
 
-def test_values_of_labels_and_of_inputs_are_not_mixed(tmp_path: Path) -> None:
+def test_values_of_labels_and_of_inputs_are_not_mixed(tmp_path):
     for name, at in (("a", "labels"), ("b", "inputs")):
         dataset(tmp_path / name)
         loader = cl.batches({"seq_len": 16, "datasets": {"x": {"path": str(tmp_path / name)}}}, micro_batch_size=4)

@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,20 +16,20 @@ from tests.corruption.mutations import with_matching_manifest
 from tests.raises import raises
 
 
-def write(path: Path, documents: list[tuple[int, list[Any]]], track: str = "t", **options: Any) -> str:
+def write(path, documents, track="t", **options):
     """Documents of so many tokens, with spans of a track."""
     given = [(range(1, tokens + 1), {track: spans}) for tokens, spans in documents]
     return str(written(path, given, tracks={track: {"encoding": "spans"}}, **options))
 
 
-def batch(path: str, samples: int = 2, **config: Any) -> dict[str, Any]:
+def batch(path, samples=2, **config):
     given = {"order": "sequential", "datasets": {"a": {"path": path}}, **config}
     with cl.make_dataloader(given, micro_batch_size=samples) as loader:
         return next(iter(loader))
 
 
 @pytest.mark.parametrize("layout", ["padded", "ragged"])
-def test_records_of_more_than_one_read(tmp_path: Path, layout: str) -> None:
+def test_records_of_more_than_one_read(tmp_path, layout):
     """Beside others that lie before and behind them."""
     counts = [3, BUFFER_BYTES // 4, 1, 2, 3 * BUFFER_BYTES // 4 + 5, BUFFER_BYTES // 4 - 1, 7]
     records = [list(range(10 * k, 10 * k + n)) for k, n in enumerate(counts)]
@@ -44,7 +43,7 @@ def test_records_of_more_than_one_read(tmp_path: Path, layout: str) -> None:
         assert (found["t_ids"] >= 0).sum() == sum(counts)
 
 
-def test_windows_over_more_blocks_than_are_read_at_a_time(tmp_path: Path) -> None:
+def test_windows_over_more_blocks_than_are_read_at_a_time(tmp_path):
     size, windows = BUFFER_BYTES // 8 + 1000, 9
     build = cl.writing.create_writer(tmp_path / "ds", cl.writing.BuildOptions(block_tokens=1))
     with build.shard(0) as writer:  # documents of one token
@@ -55,7 +54,7 @@ def test_windows_over_more_blocks_than_are_read_at_a_time(tmp_path: Path) -> Non
     assert found["document_ids"].flatten().tolist() == list(range(windows * size))
 
 
-def damage(path: str, kind: str, at: int) -> None:
+def damage(path, kind, at):
     """Entry `at` becomes all ones, in files whose checksums are right, as a writer that is wrong would make them."""
     files = {file.name: file.read_bytes() for file in Path(path).iterdir()}
     changed = bytearray(files[f"00000.{kind}"])
@@ -65,14 +64,14 @@ def damage(path: str, kind: str, at: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["documents.bin", "t.spans"])
-def test_a_first_border_below_zero(tmp_path: Path, name: str) -> None:
+def test_a_first_border_below_zero(tmp_path, name):
     path = write(tmp_path / "ds", [(9, [(0, 4, [1]), (5, 9, [2])])])
     damage(path, name, 0)
     with pytest.raises(FormatError, match=name.replace(".", "\\.")):
         batch(path, 1, seq_len=4, tracks={"t": {}}, outputs={"document_ids": True})
 
 
-def test_a_block_table_that_names_too_late_an_item(tmp_path: Path) -> None:
+def test_a_block_table_that_names_too_late_an_item(tmp_path):
     """More is read than has to be, up to the end of the shard, and what is found is right."""
     path = write(tmp_path / "ds", [(3, []), (9, []), (2, [])], block_tokens=4)
     damage(path, "documents.bin", 4 + 2)  # behind 3 documents: the third block's
@@ -80,10 +79,10 @@ def test_a_block_table_that_names_too_late_an_item(tmp_path: Path) -> None:
     assert found["document_ids"].tolist() == [[0, 0, 0, 1, 1]]
 
 
-def test_how_large_a_track_of_a_sample_may_be(tmp_path: Path) -> None:
+def test_how_large_a_track_of_a_sample_may_be(tmp_path):
     path = write(tmp_path / "ds", [(9, [(0, 4, [1, 2])])])
 
-    def layout(max_spans: int, max_concepts: int) -> None:
+    def layout(max_spans, max_concepts):
         options = {"max_spans": max_spans, "max_concepts": max_concepts, "overflow": "truncate"}
         config = {"seq_len": 4, "datasets": {"a": {"path": path}}, "tracks": {"t": options}}
         batch_layout(cl.open_blend(config))
@@ -97,8 +96,8 @@ def test_how_large_a_track_of_a_sample_may_be(tmp_path: Path) -> None:
         layout(1 << 8, (1 << 9) + 1)
 
 
-def test_no_loss_on_eos_needs_a_tokenizer_that_has_one(tmp_path: Path) -> None:
-    def config(eos: int | None) -> dict[str, Any]:
+def test_no_loss_on_eos_needs_a_tokenizer_that_has_one(tmp_path):
+    def config(eos):
         tokenizer = cl.writing.Tokenizer(name="synthetic", vocab_size=1000, eos_id=eos)
         path = write_dataset(tmp_path / str(eos), random_documents(5), tokenizer=tokenizer)
         return {"seq_len": 4, "datasets": {"a": {"path": path}}, "outputs": {"loss_on_eos": False}}

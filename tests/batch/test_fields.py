@@ -2,24 +2,23 @@
 
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import conceptloader as cl
-from conceptloader.config import ConceptOptions, Outputs, View
+from conceptloader.config import ConceptOptions, Outputs
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.loader.batch.open import decide_layout
 from conceptloader.loader.batch.reader import BatchReader
 from tests.batch.cases import make_view, read
 from tests.corpora.small import written
 from tests.hostile.test_attacks import edit
-from tests.raises import raises
+from tests.raises import cells, raises
 
 
-def build(path: Path, fields: dict[str, str], number: str) -> View:
+def build(path, fields, number):
     """Three windows of nine tokens with fields, half of them with a number, half with a record."""
     tracks = {"quality": {"codec": "numpy", "parameters": {"dtype": number}}, "notes": {"codec": "json"}, "topics": {}}
     types = {"xu1": "u1", "w": "f2", **fields}
@@ -28,7 +27,7 @@ def build(path: Path, fields: dict[str, str], number: str) -> View:
     return make_view(path.name, cl.open_dataset(path), int(path.name == "b"), 0, 3, 9)
 
 
-def weights_of(views: list[View], layout: Any) -> Any:
+def weights_of(views, layout):
     """Of all windows of two views."""
     samples = np.arange(6, dtype=np.uint64)
     picked = np.repeat([0, 1], 3), samples % np.uint64(3)
@@ -38,16 +37,16 @@ def weights_of(views: list[View], layout: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["own", "quality"])
-def test_a_dataset_without_weights_has_the_one_that_is_given(tmp_path: Path, name: str) -> None:
+def test_a_dataset_without_weights_has_the_one_that_is_given(tmp_path, name):
     """Nothing is guessed, neither 1 nor 0: one of the two would train with other weights than its user thinks."""
     lacking = replace(build(tmp_path / "b", {}, "f4"), tracks=())
     views = [build(tmp_path / "a", {"own": "f4"}, "f4"), lacking]
     message = rf"outputs\.loss_weight: found no (field|track that is read) called '{name}' in b .* missing: 1"
     for given in (name, {"name": name, "outside": 2}):
         with pytest.raises(ConfigError, match=message):
-            decide_layout(views, 9, Outputs(loss_weight=given))  # type: ignore[arg-type]
+            decide_layout(views, 9, Outputs(loss_weight=given))
     given = {"name": name, "missing": -0.375, **({"outside": 0.125} if name == "quality" else {})}
-    layout = decide_layout(views, 9, Outputs(loss_weight=given))  # type: ignore[arg-type]
+    layout = decide_layout(views, 9, Outputs(loss_weight=given))
     assert layout.names() == decide_layout(views, 9, Outputs()).names() | {"loss_weight"}
     found = weights_of(views, layout)
     assert (found[3:] == -0.375).all()
@@ -55,52 +54,44 @@ def test_a_dataset_without_weights_has_the_one_that_is_given(tmp_path: Path, nam
     assert (found[:3] == 0.125).any() == (name == "quality")
 
 
-def test_a_product_that_is_no_number_is_an_error(tmp_path: Path) -> None:
+def test_a_product_that_is_no_number_is_an_error(tmp_path):
     view = build(tmp_path / "a", {"own": "f4"}, "f4")
     large = {"name": "quality", "outside": 3e38}
-    layout = decide_layout([view], 9, Outputs(loss_weight=("own", large)))  # type: ignore[arg-type]
+    layout = decide_layout([view], 9, Outputs(loss_weight=("own", large)))
     with raises(FormatError, "sample 1: loss_weight", "above float32"):
         read(BatchReader(None, [view], layout), 0, 1)
     with raises(ConfigError, found="the track 'quality' alone"):
         decide_layout([view], 9, Outputs(loss_weight="quality"))
 
 
-def test_what_does_not_fit_is_an_error_before_training(tmp_path: Path) -> None:
+WRONG = r"""
+outputs\.fields\.own: found no field 'own' in dataset b, expected one of its fields: \['changing' | {outputs: {fields: {own: inputs}}}
+outputs\.fields\.changing: found type f4 in dataset a, but f2 in b | {outputs: {fields: {changing: inputs}}}
+loss_weight: found no field and no track .* 'nil' in a, b .*correct the name | {outputs: {loss_weight: nil}}
+outputs\.loss_weight: found 'xu1' of type u1, u1, expected f2 or f4 | {outputs: {loss_weight: xu1}}
+outputs\.loss_weight: found 'notes' of type json, json, expected f2 or f4 | {outputs: {loss_weight: notes}}
+outputs\.loss_weight: found 'topics' of type concepts, .*annotate DATASET ROWS | {outputs: {loss_weight: topics}}
+outputs\.loss_weight: found 'quality' of type f4, f8, expected f2 or f4 | {outputs: {loss_weight: quality}}
+two arrays of a batch would be called max_seqlen | {outputs: {fields: {max_seqlen: inputs}}}
+two arrays of a batch would be called loss_weight | {outputs: {fields: {loss_weight: inputs}}}
+tracks\.quality: found type f4 in dataset a, but f8 in b | {tracks: {quality: {}}}
+tracks\.quality: found layout ragged .* with one number a span | {tracks: {quality: {layout: ragged}}}
+tracks\.quality: found layout padded and max_concepts 2 | {tracks: {quality: {max_concepts: 2}}}
+tracks\.notes: found codec json in dataset a, .* set tracks.notes.layout: records | {tracks: {notes: {}}}
+tracks\.notes\.max_concepts: found | {tracks: {notes: {layout: records, max_concepts: 1}}}
+"""  # noqa: E501
+
+
+def test_what_does_not_fit_is_an_error_before_training(tmp_path):
     first = build(tmp_path / "a", {"own": "f4", "changing": "f4", "max_seqlen": "u1", "loss_weight": "u1"}, "f4")
     views = [first, build(tmp_path / "b", {"changing": "f2"}, "f8")]
-    wrong: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-        (
-            r"outputs\.fields\.own: found no field 'own' in dataset b, expected one of its fields: \['changing'",
-            {"fields": {"own": "inputs"}},
-            {},
-        ),
-        (r"outputs\.fields\.changing: found type f4 in dataset a, but f2 in b", {"fields": {"changing": "inputs"}}, {}),
-        (r"loss_weight: found no field and no track .* 'nil' in a, b .*correct the name", {"loss_weight": "nil"}, {}),
-        (r"outputs\.loss_weight: found 'xu1' of type u1, u1, expected f2 or f4", {"loss_weight": "xu1"}, {}),
-        (r"outputs\.loss_weight: found 'notes' of type json, json, expected f2 or f4", {"loss_weight": "notes"}, {}),
-        (
-            r"outputs\.loss_weight: found 'topics' of type concepts, .*annotate DATASET ROWS",
-            {"loss_weight": "topics"},
-            {},
-        ),
-        (r"outputs\.loss_weight: found 'quality' of type f4, f8, expected f2 or f4", {"loss_weight": "quality"}, {}),
-        (r"two arrays of a batch would be called max_seqlen", {"fields": {"max_seqlen": "inputs"}}, {}),
-        (r"two arrays of a batch would be called loss_weight", {"fields": {"loss_weight": "inputs"}}, {}),
-        (r"tracks\.quality: found type f4 in dataset a, but f8 in b", {}, {"quality": {}}),
-        (
-            r"tracks\.quality: found layout ragged .* with one number a span",
-            {},
-            {"quality": {"layout": "ragged"}},
-        ),
-        (r"tracks\.quality: found layout padded and max_concepts 2", {}, {"quality": {"max_concepts": 2}}),
-        (r"tracks\.notes: found codec json in dataset a, .* set tracks.notes.layout: records", {}, {"notes": {}}),
-        (r"tracks\.notes\.max_concepts: found", {}, {"notes": {"layout": "records", "max_concepts": 1}}),
-    ]
-    for message, outputs, tracks in wrong:
+    for message, text in cells(WRONG):
+        given = {"outputs": {}, "tracks": {}, **yaml.safe_load(text)}
+        tracks = {name: ConceptOptions(**how) for name, how in given["tracks"].items()}
         with pytest.raises(ConfigError, match=message):
-            decide_layout(views, 9, Outputs(**outputs), {k: ConceptOptions(**v) for k, v in tracks.items()})
+            decide_layout(views, 9, Outputs(**given["outputs"]), tracks)
     with raises(ConfigError, "fields.own", "'both'"):
-        Outputs(fields={"own": "both"})  # type: ignore[dict-item]
+        Outputs(fields={"own": "both"})
 
 
 NUMBER = {"codec": "numpy", "parameters": {"dtype": "f4"}}
@@ -114,7 +105,7 @@ NUMBER = {"codec": "numpy", "parameters": {"dtype": "f4"}}
         ({"name": "t", "outside": 1}, "f4", np.nan),
     ],
 )
-def test_a_weight_that_is_no_number_is_an_error(tmp_path: Path, weight: Any, kind: str, value: float) -> None:
+def test_a_weight_that_is_no_number_is_an_error(tmp_path, weight, kind, value):
     spans = {"t": [(0, 10, np.array([3.0])), (10, 12, np.array([value]))]}
     fields = {"v": [1.0] * 20, "w": [1.0] * 15 + [value] + [0.5] * 4}
     kinds = dict.fromkeys(fields, kind)
@@ -132,7 +123,7 @@ def test_a_weight_that_is_no_number_is_an_error(tmp_path: Path, weight: Any, kin
 
 
 @pytest.mark.parametrize("wrong", [[], [1.0, 2.0]])
-def test_a_span_with_no_single_number_is_an_error(tmp_path: Path, wrong: list[float]) -> None:
+def test_a_span_with_no_single_number_is_an_error(tmp_path, wrong):
     spans = {"t": [(0, 5, np.array([3.0])), (5, 9, np.array(wrong))]}
     path = written(tmp_path / "ds", [([1] * 20, spans)], tracks={"t": NUMBER})
     edit(path, "tracks", "t", "max_items", value=None)  # not counted

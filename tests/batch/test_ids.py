@@ -1,8 +1,5 @@
 """Ids that a dataset cannot have: they are refused, and where they are is said, in native and adopted datasets."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -15,10 +12,10 @@ from tests.raises import raises
 
 SEQ_LEN, SHARD = 8, 80  # the windows of a shard do not end where it does
 TOKENIZER = {"name": "some", "eos_id": None}
-OUTPUTS: list[dict[str, Any]] = [{}, {"shared_labels": True, "loss_mask": False, "position_ids": "off"}]
+OUTPUTS = [{}, {"shared_labels": True, "loss_mask": False, "position_ids": "off"}]
 
 
-def reader(path: Path, outputs: Any = None, concepts: Any = None, **more: Any) -> Any:
+def reader(path, outputs=None, concepts=None, **more):
     config = {
         "seq_len": SEQ_LEN,
         "datasets": {"a": {"path": str(path)}},
@@ -31,11 +28,11 @@ def reader(path: Path, outputs: Any = None, concepts: Any = None, **more: Any) -
     return open_reader(cl.open_blend(cl.load_config(config)), dp_rank=3)
 
 
-def window(batches: Any, number: int) -> Any:
+def window(batches, number):
     return batches.read(np.array([number], np.uint64))
 
 
-def native(path: Path, vocab_size: int | None, track: str | None = None) -> Path:
+def native(path, vocab_size, track=None):
     """Two shards of 80 tokens; with a track, `track` is its encoding."""
     tokenizer = cl.writing.Tokenizer(vocab_size=vocab_size, **TOKENIZER) if vocab_size else None
     tracks = {"concepts": {"vocabulary": ["a", "b", "c"], "encoding": track}} if track else {}
@@ -43,7 +40,7 @@ def native(path: Path, vocab_size: int | None, track: str | None = None) -> Path
     return written(path, *[[(range(SHARD), spans)]] * 2, tokenizer=tokenizer, tracks=tracks)
 
 
-def damage(file: Path, at: int, value: int, dtype: str) -> None:
+def damage(file, at, value, dtype):
     with file.open("r+b") as target:
         target.seek(at)
         target.write(np.array(value, dtype).tobytes())
@@ -54,9 +51,7 @@ def damage(file: Path, at: int, value: int, dtype: str) -> None:
     ("vocab_size", "encoding", "item", "dtype"),
     [(300, None, 2, "u2"), (70_000, None, 4, "u4"), (300, "dense", 6, "u2"), (70_000, "dense", 8, "u4")],
 )
-def test_a_token_outside_of_the_vocabulary(
-    tmp_path: Path, outputs: Any, vocab_size: int, encoding: Any, item: int, dtype: str
-) -> None:
+def test_a_token_outside_of_the_vocabulary(tmp_path, outputs, vocab_size, encoding, item, dtype):
     path = native(tmp_path / "ds", vocab_size, encoding)
     file = path / "00001.stream.bin"
     concepts = {"concepts": {}} if encoding else {}
@@ -95,9 +90,7 @@ def test_a_token_outside_of_the_vocabulary(
         ("i8", None, 0, 2**63 - 1),
     ],
 )
-def test_adopted_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, vocab_size: int | None, good: int, bad: int | None
-) -> None:
+def test_adopted_files(tmp_path, monkeypatch, dtype, vocab_size, good, bad):
     tokens = np.zeros(SHARD, f"<{dtype}")
     tokens[11] = good
     tokens.tofile(tmp_path / "x.bin")
@@ -125,7 +118,7 @@ def test_adopted_files(
 
 @pytest.mark.parametrize("layout", ["padded", "ragged"])
 @pytest.mark.parametrize("encoding", ["dense", "spans"])
-def test_a_concept_outside_of_the_vocabulary(tmp_path: Path, encoding: str, layout: str) -> None:
+def test_a_concept_outside_of_the_vocabulary(tmp_path, encoding, layout):
     path = native(tmp_path / "ds", 300, encoding)
     file = path / "00001.concepts.data"
     options = {"concepts": {"layout": layout}}

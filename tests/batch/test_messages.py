@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ DOCUMENTS, TOKENS, SEQ_LEN, BLOCK = (6, 6, 4), 16, 5, 4  # of a shard
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory):
     """Two shards of three documents, whose records all differ: as windows with spans and dense, and as documents."""
     folder = tmp_path_factory.mktemp("whole")
     shards = [
@@ -40,7 +39,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def error_of(path: Path, sample: int) -> FormatError:
+def error_of(path, sample):
     config = {
         "seq_len": SEQ_LEN, "order": "sequential", "datasets": {"a": {"path": str(path)}}, "tracks": {"t": {}},
         "outputs": {"document_ids": True}, "loader": {"verify_files": False},
@@ -53,7 +52,7 @@ def error_of(path: Path, sample: int) -> FormatError:
 
 INDEX, TABLE = 8, 8 * (len(DOCUMENTS) + 1)  # bytes of an entry; where the block table begins
 # Sample 4 reads tokens [4, 10) of the second shard, sample 6 of the documents its second one.
-CASES: dict[str, tuple[str, str, int, Any, int, str, str]] = {
+CASES = {
     "document": ("document", "documents.bin", INDEX * 1, "u8", 13, "document 1 of shard 1 at tokens [13, 12)", "16"),
     "blocks": (
         "spans", "documents.bin", TABLE + 8, "u8", 9, "block table entries 9 and 2, from block 1 on",
@@ -104,7 +103,7 @@ CASES: dict[str, tuple[str, str, int, Any, int, str, str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_wrong_in_a_file_is_said(whole: Path, tmp_path: Path, case: str) -> None:
+def test_what_is_wrong_in_a_file_is_said(whole, tmp_path, case):
     name, kind, at, dtype, value, found, expected = CASES[case]
     path = Path(shutil.copytree(whole / name, tmp_path / "ds"))
     file = path / f"00001.{kind}"
@@ -117,7 +116,7 @@ def test_what_is_wrong_in_a_file_is_said(whole: Path, tmp_path: Path, case: str)
     assert error.endswith(f"; {DAMAGED}")
 
 
-def test_a_record_too_large_for_any(whole: Path, tmp_path: Path) -> None:
+def test_a_record_too_large_for_any(whole, tmp_path):
     path = Path(shutil.copytree(whole / "spans", tmp_path / "ds"))
     offsets = np.fromfile(path / "00001.t.index", "<u8")
     offsets[2:] += records_limit() + 4
@@ -131,16 +130,16 @@ def test_a_record_too_large_for_any(whole: Path, tmp_path: Path) -> None:
     assert f"{path / '00001.t.index'}: {found}" in error
 
 
-def records_limit() -> int:
+def records_limit():
     return 1 << 26
 
 
-def test_a_window_that_the_member_does_not_have(whole: Path) -> None:
+def test_a_window_that_the_member_does_not_have(whole):
     view = make_view("web", cl.open_dataset(whole / "spans"), 0, 0, 6, SEQ_LEN)
     with pytest.raises(ConfigError, match="dataset web: found sample 6 of it in the order, expected a number below 6"):
         read(BatchReader(None, [view], decide_layout([view], SEQ_LEN, Outputs())), 6)
 
 
-def test_there_are_words_for_each_kind() -> None:
+def test_there_are_words_for_each_kind():
     """Also for those that only kernels with a mistake could come to."""
     assert sorted(WORDS) == [*range(int(records.ABSENT_MEMBER), int(records.NO_PLACE) + 1)]

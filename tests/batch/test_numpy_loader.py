@@ -4,7 +4,6 @@ import json
 import pickle
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +12,11 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError
 from tests.raises import raises
 
-SIZES: dict[str, Any] = {"dp_rank": 1, "dp_size": 2, "micro_batch_size": 4, "global_batch_size": 16}
+SIZES = {"dp_rank": 1, "dp_size": 2, "micro_batch_size": 4, "global_batch_size": 16}
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def config(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     for seed, name in enumerate("ab"):
         cl.testing.write_dataset(folder / name, cl.testing.random_documents(80, seed=seed))
@@ -26,14 +25,14 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"seq_len": 16, "datasets": datasets, "tracks": {"concepts": {"layout": "ragged"}}, "outputs": outputs}
 
 
-def same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+def same(found, expected):
     assert found.keys() == expected.keys()
     for name, value in found.items():
         other = expected[name].numpy() if hasattr(expected[name], "numpy") else expected[name]
         np.testing.assert_array_equal(value, other, strict=True)
 
 
-def test_batches_states_and_weights_are_those_of_torch(config: dict[str, Any]) -> None:
+def test_batches_states_and_weights_are_those_of_torch(config):
     ours, theirs = cl.batches(config, **SIZES), cl.make_dataloader(config, **SIZES)
     pairs = zip(iter(ours), iter(theirs), strict=True)
     for number in range(6):
@@ -54,13 +53,13 @@ def test_batches_states_and_weights_are_those_of_torch(config: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("given", [{"device": "cpu"}, {"check_ranks": True}])
-def test_what_needs_torch_is_refused(config: dict[str, Any], given: dict[str, Any]) -> None:
+def test_what_needs_torch_is_refused(config, given):
     (name,) = given
     with raises(ConfigError, name, found="for batches, whose arrays are numpy's"):
         cl.batches(config, micro_batch_size=2, **given)
 
 
-def test_it_works_without_torch(config: dict[str, Any]) -> None:
+def test_it_works_without_torch(config):
     code = f"""
 import sys
 sys.modules["torch"] = None
@@ -75,7 +74,7 @@ with cl.batches(config, micro_batch_size=4) as loader:
     assert json.loads(printed)["consumed_samples"] == 4
 
 
-def test_a_source_has_the_samples_of_the_dataset(config: dict[str, Any]) -> None:
+def test_a_source_has_the_samples_of_the_dataset(config):
     with raises(ConfigError, "outputs.cu_seqlens", "GrainSource"):
         cl.GrainSource(config)[0]
     config = {**config, "outputs": {**config["outputs"], "cu_seqlens": False}}

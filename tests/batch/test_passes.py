@@ -3,15 +3,13 @@
 import dataclasses
 import threading
 import uuid
-from pathlib import Path
-from typing import Any
 
 import fsspec
 import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.config import ConceptOptions, Outputs, View
+from conceptloader.config import ConceptOptions, Outputs
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.loader.batch.open import decide_layout
 from conceptloader.loader.batch.open_files import OpenFiles
@@ -24,7 +22,7 @@ from tests.batch.compare import assert_same
 from tests.packing.packed import make_view as make_packs
 
 SEQ_LEN = 24
-NO_ORDER: Any = None
+NO_ORDER = None
 
 
 class Passes(Handles):
@@ -32,33 +30,33 @@ class Passes(Handles):
 
     begun = 0
 
-    def begin(self) -> int:
+    def begin(self):
         self.begun += 1
         return super().begin()
 
 
-def shards(path: Path, count: int) -> View:
+def shards(path, count):
     return small_view(path, SEQ_LEN, count)[0]
 
 
-def layout_of(view: View, **outputs: Any) -> Any:
+def layout_of(view, **outputs):
     tracks = {track: ConceptOptions() for track in view.tracks}
     return decide_layout([view], SEQ_LEN, Outputs(document_ids=True, **outputs), tracks)
 
 
-def check(reader: BatchReader, view: View) -> None:
+def check(reader, view):
     """All windows are those of a reader of local files that are all open."""
     windows = range(view.count)
     assert_same(read(reader, *windows), read(BatchReader(NO_ORDER, [view], reader.layout), *windows))
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Any:
+def store(monkeypatch):
     """A dataset in a store, of which blocks of 24 bytes are kept, and not for long."""
     monkeypatch.setattr(RemoteObjects, "block_bytes", 24)  # or else a block is often all of a file
     monkeypatch.setenv("CONCEPTLOADER_REMOTE_MEMORY_BYTES", "777")  # a cache of its own
 
-    def put(path: Path) -> Any:
+    def put(path):
         bucket = f"memory://{uuid.uuid4().hex}"
         fsspec.filesystem("memory").put(str(path), f"{bucket}/a", recursive=True)
         return cl.open_dataset(f"{bucket}/a")
@@ -66,7 +64,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Any:
     return put
 
 
-def test_packs_read_documents_also_after_windows_of_the_same_shards(tmp_path: Path) -> None:
+def test_packs_read_documents_also_after_windows_of_the_same_shards(tmp_path):
     """As in a run that goes on with another sequence length and packs: what it read before is still a member."""
     write_dataset(tmp_path / "a", random_documents(60, seed=2), shards=3)
     packs = dataclasses.replace(make_packs(tmp_path / "a", SEQ_LEN, 64), tracks=())
@@ -82,7 +80,7 @@ def test_packs_read_documents_also_after_windows_of_the_same_shards(tmp_path: Pa
             assert_same(found, wanted)
 
 
-def test_of_the_last_block_of_a_read_no_more_is_taken_than_was_asked_for(tmp_path: Path, store: Any) -> None:
+def test_of_the_last_block_of_a_read_no_more_is_taken_than_was_asked_for(tmp_path, store):
     view = shards(tmp_path / "a", 3)
     reader = BatchReader(NO_ORDER, [dataclasses.replace(view, dataset=store(tmp_path / "a"))], layout_of(view))
     read(reader, *range(view.count))
@@ -94,7 +92,7 @@ def test_of_the_last_block_of_a_read_no_more_is_taken_than_was_asked_for(tmp_pat
     assert (buffer[48:] == 77).all()
 
 
-def test_what_stays_away_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stays_away_is_named(tmp_path, monkeypatch):
     """Not asked for for ever."""
     view = shards(tmp_path / "a", 3)
     passes = Passes(1000)
@@ -106,19 +104,19 @@ def test_what_stays_away_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert passes.begun == MOST_PASSES + 1
 
 
-def test_threads_that_close_each_others_files_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_close_each_others_files_take_turns(tmp_path, monkeypatch):
     """Else each might close what another one has opened before that reads it."""
     view, handles = shards(tmp_path / "a", 3), Handles(1000)
     reader = BatchReader(NO_ORDER, [view], layout_of(view), handles=handles)
     get = reader._get
 
-    def close_all() -> None:
+    def close_all():
         if handles.lock.acquire(blocking=False):
             for row in range(3):
                 reader._files.close(row)
             handles.lock.release()
 
-    def got(work: Any) -> None:
+    def got(work):
         get(work)
         other = threading.Thread(target=close_all)
         other.start()
@@ -128,7 +126,7 @@ def test_threads_that_close_each_others_files_take_turns(tmp_path: Path, monkeyp
     check(reader, view)
 
 
-def test_of_two_damages_the_first_one_is_named(tmp_path: Path) -> None:
+def test_of_two_damages_the_first_one_is_named(tmp_path):
     """Also where the file of its sample is opened after the other one was found."""
     view = shards(tmp_path / "a", 4)
     reader = BatchReader(NO_ORDER, [view], layout_of(view))

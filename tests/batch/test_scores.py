@@ -1,7 +1,5 @@
 """Scores of concepts: halves, what is no number, and datasets that have none."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -15,7 +13,7 @@ from tests.batch.cases import make_view, read
 from tests.raises import raises
 
 
-def build(path: Path, parameters: dict[str, str], rng: np.random.Generator) -> None:
+def build(path, parameters, rng):
     """Two shards of documents of 30 tokens with spans."""
     tracks = {"t": cl.writing.TrackOptions(parameters=parameters)}
     written = cl.writing.create_writer(path, cl.writing.BuildOptions(tracks=tracks, block_tokens=16), plan=[0, 1])
@@ -34,7 +32,7 @@ def build(path: Path, parameters: dict[str, str], rng: np.random.Generator) -> N
     cl.writing.finalize(path)
 
 
-def test_a_batch_has_scores_of_all_datasets_or_of_none(tmp_path: Path) -> None:
+def test_a_batch_has_scores_of_all_datasets_or_of_none(tmp_path):
     rng = np.random.default_rng(0)
     views = []
     for name, parameters in (("a", {"ids": "u2"}), ("b", {"scores": "f2"})):
@@ -46,7 +44,7 @@ def test_a_batch_has_scores_of_all_datasets_or_of_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("score", [np.nan, np.inf])
 @pytest.mark.parametrize("kind", ["f2", "f4"])
-def test_a_score_that_is_no_number_is_an_error(tmp_path: Path, kind: str, score: float) -> None:
+def test_a_score_that_is_no_number_is_an_error(tmp_path, kind, score):
     """When it is written, and when it is read."""
     parameters = {"scores": kind}
     build(tmp_path / "ds", parameters, np.random.default_rng(1))

@@ -5,7 +5,6 @@ import os
 import resource
 import signal
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -15,21 +14,21 @@ from tests.soak.builds import build, child, contents, write_input
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(tmp_path_factory):
     return write_input(tmp_path_factory.mktemp("input") / "corpus.jsonl", documents=40)
 
 
 @pytest.fixture(scope="module")
-def wanted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def wanted(source, tmp_path_factory):
     out = tmp_path_factory.mktemp("undisturbed") / "ds"
     build(source, out)
     return contents(out)
 
 
-def test_two_builds_into_one_directory(tmp_path: Path, source: Path, wanted: dict[str, bytes]) -> None:
+def test_two_builds_into_one_directory(tmp_path, source, wanted):
     """Both write the same bytes under the same names: whoever loses a race gets an error, the dataset is whole."""
 
-    def attempt() -> None:
+    def attempt():
         try:
             build(source, tmp_path / "ds")
         except ConceptloaderError as error:
@@ -54,14 +53,14 @@ def test_two_builds_into_one_directory(tmp_path: Path, source: Path, wanted: dic
     assert cl.verify(tmp_path / "ds", full=True) == []
 
 
-def test_readers_beside_a_build_see_nothing_or_all(tmp_path: Path, source: Path) -> None:
+def test_readers_beside_a_build_see_nothing_or_all(tmp_path, source):
     out = tmp_path / "ds"
     done = threading.Event()
-    seen: list[int] = []
-    refused: list[type[Exception]] = []
-    problems: list[BaseException] = []
+    seen = []
+    refused = []
+    problems = []
 
-    def reader() -> None:
+    def reader():
         while not done.is_set() or not seen:
             try:
                 seen.append(int(cl.open_dataset(out).tokens(0, 100).sum()))
@@ -83,7 +82,7 @@ def test_readers_beside_a_build_see_nothing_or_all(tmp_path: Path, source: Path)
     assert len(set(seen)) == 1
 
 
-def check_nothing_half_done(out: Path, source: Path, wanted: dict[str, bytes]) -> None:
+def check_nothing_half_done(out, source, wanted):
     assert not (out / "manifest.json").exists()
     if out.exists():
         with pytest.raises(FormatError):
@@ -93,11 +92,11 @@ def check_nothing_half_done(out: Path, source: Path, wanted: dict[str, bytes]) -
 
 
 @pytest.mark.parametrize("limit", [0, 500])
-def test_the_kernel_refuses_to_write_more(tmp_path: Path, source: Path, wanted: dict[str, bytes], limit: int) -> None:
+def test_the_kernel_refuses_to_write_more(tmp_path, source, wanted, limit):
     """A limit on the size of files, from the kernel itself: writes end in the middle of a buffer."""
     out = tmp_path / "ds"
 
-    def limited() -> None:
+    def limited():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         try:

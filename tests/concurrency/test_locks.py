@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,20 +32,19 @@ build_dataset(sources, sys.argv[2], Options(tokenizer="bytes"), watch=lambda tot
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def source(tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text("".join(json.dumps({"text": f"document {i}"}) + "\n" for i in range(100)))
     return path
 
 
-def command(source: Path, out: Path) -> list[str]:
+def command(source, out):
     return ["build", str(source), "--out", str(out), "--tokenizer", "bytes", "--workers", "1"]
 
 
-def test_another_build_is_running(tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_build_is_running(tmp_path, source, capsys):
     out = tmp_path / "out"
     first = subprocess.Popen([sys.executable, "-c", SLOW, source, out], stdout=subprocess.PIPE)
-    assert first.stdout is not None
     try:
         assert first.stdout.readline() == b"running\n"
         assert main(command(source, out)) == 2
@@ -60,7 +58,7 @@ def test_another_build_is_running(tmp_path: Path, source: Path, capsys: pytest.C
     assert not (out / LOCK).exists()
 
 
-def test_tasks_of_one_build_share_it(tmp_path: Path) -> None:
+def test_tasks_of_one_build_share_it(tmp_path):
     with (
         build_lock(tmp_path, shared=True),
         build_lock(tmp_path, shared=True),
@@ -77,11 +75,11 @@ def test_tasks_of_one_build_share_it(tmp_path: Path) -> None:
     assert not os.listdir(tmp_path)
 
 
-def test_a_lock_whose_file_was_removed_meanwhile_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_whose_file_was_removed_meanwhile_is_none(tmp_path, monkeypatch):
     """The holder removes the file between our opening and our locking it."""
     real, calls = fcntl.flock, 0
 
-    def flock(descriptor: Any, kind: int) -> None:
+    def flock(descriptor, kind):
         nonlocal calls
         calls += 1
         if calls == 1:
@@ -94,10 +92,8 @@ def test_a_lock_whose_file_was_removed_meanwhile_is_none(tmp_path: Path, monkeyp
         assert (tmp_path / LOCK).exists()
 
 
-def test_a_file_system_without_locks(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def flock(descriptor: Any, kind: int) -> Any:
+def test_a_file_system_without_locks(tmp_path, source, monkeypatch, caplog):
+    def flock(descriptor, kind):
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", flock)
@@ -107,7 +103,7 @@ def test_a_file_system_without_locks(
     assert main(command(source, tmp_path / "out")) == 0
 
 
-def test_a_complete_dataset_needs_no_lock(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_complete_dataset_needs_no_lock(tmp_path, source, monkeypatch):
     out = tmp_path / "out"
     assert main(command(source, out)) == 0
     monkeypatch.setattr(fcntl, "flock", lambda *_: pytest.fail("it may be on a read-only file system"))
@@ -116,7 +112,7 @@ def test_a_complete_dataset_needs_no_lock(tmp_path: Path, source: Path, monkeypa
 
 @pytest.mark.parametrize("kind", ["a file", "a link to nowhere", "below a file"])
 @pytest.mark.parametrize("name", ["build", "annotate", "adopt", "subset"])
-def test_out_is_taken(tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str) -> None:
+def test_out_is_taken(tmp_path, source, capsys, name, kind):
     taken = tmp_path / "taken"
     if kind == "a link to nowhere":
         taken.symlink_to(tmp_path / "nowhere")
@@ -137,7 +133,7 @@ def test_out_is_taken(tmp_path: Path, source: Path, capsys: pytest.CaptureFixtur
     assert taken.is_symlink() or taken.read_text() == "precious"
 
 
-def test_what_a_killed_process_worked_on_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_what_a_killed_process_worked_on_is_removed_by_the_next(tmp_path):
     """As of `annotate`; what a living one works on, or what others have there under such a name, stays."""
     code = """
 import sys, time
@@ -150,7 +146,6 @@ with new_directory(sys.argv[1]) as working:
     alike = tmp_path / ".ds.0123456789abcdef.tmp"
     alike.write_text("a file")
     process = subprocess.Popen([sys.executable, "-c", code, tmp_path / "ds"], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     abandoned = Path(process.stdout.readline().strip())
     with new_directory(tmp_path / "ds") as working:
         assert {entry.name for entry in tmp_path.iterdir()} == {alike.name, abandoned.name, Path(working).name}

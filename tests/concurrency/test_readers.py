@@ -5,12 +5,9 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from threading import Barrier
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,13 +28,13 @@ SEQ_LEN = 20
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "ds"
     write_dataset(path, random_documents(120, seed=3, mean_length=40), shards=SHARDS, encoding="spans")
     return path
 
 
-def configuration(data: Path) -> dict[str, Any]:
+def configuration(data):
     return {
         "seq_len": SEQ_LEN,
         "datasets": {"a": {"path": str(data)}},
@@ -47,13 +44,13 @@ def configuration(data: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def truth(data: Path) -> list[list[int]]:
+def truth(data):
     """input_ids of the first 200 samples."""
     blend = cl.open_blend(configuration(data))
     return [tokens_of(blend, sample)[:-1] for sample in range(200)]
 
 
-def test_64_threads_on_one_reader_while_descriptors_are_evicted(data: Path, truth: list[list[int]]) -> None:
+def test_64_threads_on_one_reader_while_descriptors_are_evicted(data, truth):
     """Fewer descriptors than a shard has files, so that every read evicts what another thread is using."""
     blend = cl.open_blend(cl.load_config(configuration(data)))
     reader = open_reader(blend)
@@ -63,7 +60,7 @@ def test_64_threads_on_one_reader_while_descriptors_are_evicted(data: Path, trut
         for ds in blend.datasets.values():
             ds.files.source = LocalFiles(handles=Handles(2))
 
-    def read(seed: int) -> int:
+    def read(seed):
         rng = np.random.default_rng(seed)
         for _ in range(15):
             chosen = rng.integers(0, 200, 4)
@@ -75,17 +72,17 @@ def test_64_threads_on_one_reader_while_descriptors_are_evicted(data: Path, trut
         assert sum(pool.map(read, range(64))) == 64 * 15
 
 
-def test_forks_while_threads_are_reading(data: Path, truth: list[list[int]]) -> None:
+def test_forks_while_threads_are_reading(data, truth):
     """A child has the locks and descriptors of threads that do not exist in it."""
     reader = open_reader(cl.open_blend(cl.load_config(configuration(data))))
     stop = False
 
-    def hammer(seed: int) -> None:
+    def hammer(seed):
         rng = np.random.default_rng(seed)
         while not stop:
             reader.read(rng.integers(0, 200, 2).astype(np.uint64))
 
-    def in_child() -> None:
+    def in_child():
         for k in range(0, 200, 25):
             batch = reader.read(np.arange(k, k + 5, dtype=np.uint64))
             assert batch["input_ids"].tolist() == truth[k : k + 5]
@@ -126,13 +123,13 @@ os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_a_child_that_collects_garbage_before_all_else_closes_its_files(data: Path) -> None:
+def test_a_child_that_collects_garbage_before_all_else_closes_its_files(data):
     """A thread that held the lock of the descriptors does not exist there to give it back."""
     subprocess.run([sys.executable, "-c", _COLLECTS, str(data)], check=True, timeout=40)
 
 
 @contextmanager
-def read_only(path: Path) -> Iterator[None]:
+def read_only(path):
     """Nothing below `path` may be written; root is asked through the effective user id, which the kernel checks."""
     modes = {p: p.stat().st_mode for p in (path, *path.rglob("*"))}
     for p, mode in modes.items():
@@ -150,26 +147,26 @@ def read_only(path: Path) -> Iterator[None]:
             p.chmod(mode)
 
 
-def test_a_read_only_file_system(data: Path, truth: list[list[int]]) -> None:
+def test_a_read_only_file_system(data, truth):
     with read_only(data):
         with pytest.raises(PermissionError):
             (data / "x").touch()
         with cl.make_dataloader(configuration(data), micro_batch_size=200) as loader:
             assert next(iter(loader))["input_ids"].tolist() == truth
         assert cl.verify(data, full=True) == []
-        with pytest.raises(cl.errors.ConceptloaderError):  # type: ignore[attr-defined]
+        with pytest.raises(cl.errors.ConceptloaderError):
             cl.writing.create_writer(data / "new", cl.writing.BuildOptions())
     assert resource.getrlimit(resource.RLIMIT_NOFILE)
     assert multiprocessing.active_children() == []
 
 
-def test_threads_that_need_a_lazy_value_at_the_same_time_have_one() -> None:
+def test_threads_that_need_a_lazy_value_at_the_same_time_have_one():
     """The table of open files of a dataset is one."""
     together = Barrier(4)
 
     class Thing:
         @lazy
-        def table(self) -> object:
+        def table(self):
             together.wait(60)
             return object()
 

@@ -3,6 +3,7 @@ import shutil
 
 import numpy as np
 import pytest
+import yaml
 
 import conceptloader as cl
 from conceptloader.config import load_config, open_blend
@@ -10,7 +11,7 @@ from conceptloader.config.mask import ALWAYS
 from conceptloader.errors import ConfigError, ReadError
 from tests.corpora.blended import tokens_of
 from tests.corpora.small import written
-from tests.raises import raises
+from tests.raises import cells, raises
 
 TOKENIZER = cl.writing.Tokenizer(name="bytes", vocab_size=1000, eos_id=0)
 
@@ -117,34 +118,23 @@ def test_bad_files_of_ranges(load, tmp_path):
 WEB = {"path": "web", "weight": 1}
 
 
-@pytest.mark.parametrize(
-    ("keys", "text"),
-    [
-        ({"seq_len": None}, r"datasets\.code: seq_len: found nothing"),
-        ({"seq_len": 1000}, r"datasets\.code: seq_len: found 1000, expected at most"),
-        (
-            {"datasets": {"web": {**WEB, "tracks": ["concept"]}}},
-            r"web\.tracks: found an unknown track of .*: 'concept', .*; did you mean concepts",
-        ),
-        ({"tracks": {"quality": {}}}, r"tracks\.quality: found an unknown track"),
-        (
-            {"datasets": {"web": WEB, "other": {**WEB, "path": "other"}}},
-            "different tokenizers .*allow_mixed_tokenizers: true",
-        ),
-        (
-            {"datasets": {"web": WEB, "posts": {**WEB, "path": "posts"}}},
-            "set packing, by which documents and windows can be blended",
-        ),
-        ({"datasets": {"web": {**WEB, "split": [0.5, 0.5001]}}}, r"datasets\.web: split: .* no start of a document"),
-        ({"exclude": [{"dataset": "web", "tokens": [0, 1001]}]}, r"exclude\[0\]\.tokens: found \[0, 1001\]"),
-        (
-            {"order": {"megatron": "x"}, "datasets": {"web": {"path": "web"}}},
-            "order: found megatron, which takes over .* with the adapter",
-        ),
-        ({"datasets": {"web": WEB, "code": {"path": "code", "weight": 1e-13}}}, "below 2"),
-    ],
-)
+UNFIT = r"""
+{seq_len: null} | datasets\.code: seq_len: found nothing
+{seq_len: 1000} | datasets\.code: seq_len: found 1000, expected at most
+{datasets: {web: {path: web, weight: 1, tracks: [concept]}}} | web\.tracks: found an unknown track of .*: 'concept', .*; did you mean concepts
+{tracks: {quality: {}}} | tracks\.quality: found an unknown track
+{datasets: {web: {path: web, weight: 1}, other: {path: other, weight: 1}}} | different tokenizers .*allow_mixed_tokenizers: true
+{datasets: {web: {path: web, weight: 1}, posts: {path: posts, weight: 1}}} | set packing, by which documents and windows can be blended
+{datasets: {web: {path: web, weight: 1, split: [0.5, 0.5001]}}} | datasets\.web: split: .* no start of a document
+{exclude: [{dataset: web, tokens: [0, 1001]}]} | exclude\[0\]\.tokens: found \[0, 1001\]
+{order: {megatron: x}, datasets: {web: {path: web}}} | order: found megatron, which takes over .* with the adapter
+{datasets: {web: {path: web, weight: 1}, code: {path: code, weight: 1.0e-13}}} | below 2
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(("keys", "text"), cells(UNFIT))
 def test_what_does_not_fit_is_refused(load, keys, text):
+    keys = yaml.safe_load(keys)
     with pytest.raises(ConfigError, match=text):
         open_blend(load(**keys))
 

@@ -351,7 +351,7 @@ def test_reading_a_configuration_needs_no_torch():
 
 @pytest.mark.parametrize("kind", ["file", "folder", "nothing"])
 @pytest.mark.parametrize("check", [True, False])
-def test_a_path_that_is_no_dataset(tmp_path: Path, kind: str, check: bool) -> None:
+def test_a_path_that_is_no_dataset(tmp_path, kind, check):
     """Neither `Not a directory` of the system, nor only that the path is wrong: how to make a dataset of it."""
     path = tmp_path / "x.jsonl"
     if kind == "folder":

@@ -3,7 +3,6 @@
 import hashlib
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,22 +11,19 @@ from conceptloader.loader.batch.open import open_reader
 from tests.batch.cases import configs
 
 
-def everything() -> str:
+def everything():
     digest = hashlib.blake2b(digest_size=16)
 
-    def add(values: Any) -> None:
+    def add(values):
         digest.update(np.ascontiguousarray(values).tobytes())
 
-    def add_batch(batch: dict[str, Any]) -> None:
+    def add_batch(batch):
         for name in sorted(batch):
             digest.update(name.encode())
             add(batch[name])
 
     for n in (1000, 1025, 10**6, 3 * 2**40 + 7, 2**63):
-        shuffle, positions = (
-            cl.Mixture([n], seed=n),
-            np.arange(1000, dtype=np.uint64) * np.uint64(max(1, n // 1000)),
-        )
+        shuffle, positions = (cl.Mixture([n], seed=n), np.arange(1000, dtype=np.uint64) * np.uint64(max(1, n // 1000)))
         add(shuffle.sample_many(positions % np.uint64(n))[2])
         add(shuffle.indices_of_windows(0, 0, positions % np.uint64(n)))
     for block in (1, 64):

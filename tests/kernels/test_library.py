@@ -6,7 +6,6 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,12 +26,11 @@ try:
 except cl.errors.KernelsError as error:
     print(error)
 """
-Load = Callable[..., str]
 
 
 @pytest.fixture
-def load(checkout: Path) -> Load:
-    def call(given: str | Path = "", path: Path = checkout, script: str = LOAD) -> str:
+def load(checkout):
+    def call(given="", path=checkout, script=LOAD):
         environment = {**os.environ, VARIABLE: str(given), "PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run([sys.executable, "-c", script], cwd=path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -42,16 +40,16 @@ def load(checkout: Path) -> Load:
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> Path:
+def copy(tmp_path):
     """The libraries, in another folder."""
     return Path(shutil.copytree(LIBRARIES, tmp_path / "lib"))
 
 
-def of_this_processor() -> list[str]:
+def of_this_processor():
     return [level for level in library.supported() if level in Description.read(LIBRARIES).files]
 
 
-def test_the_best_level_is_chosen_and_any_can_be_forced(load: Load, copy: Path) -> None:
+def test_the_best_level_is_chosen_and_any_can_be_forced(load, copy):
     levels = of_this_processor()
     assert load() == load(copy) == levels[0]
     for level in levels:
@@ -67,14 +65,14 @@ print(everything())
 """
 
 
-def test_all_levels_give_equal_bits(load: Load) -> None:
+def test_all_levels_give_equal_bits(load):
     """Orders and batches of many kinds; that they are right is what all other tests are about."""
     digests = {level: load(level, script=DIGEST) for level in of_this_processor()}
     assert len(digests) >= 2 or platform.machine() == "aarch64", "one level alone shows nothing"
     assert len(set(digests.values())) == 1, digests
 
 
-def test_a_library_that_is_cut_off_or_changed_is_not_loaded(load: Load, copy: Path) -> None:
+def test_a_library_that_is_cut_off_or_changed_is_not_loaded(load, copy):
     name, size, _ = Description.read(copy).files[of_this_processor()[0]]
     whole = (copy / name).read_bytes()
     for wrong in (whole[:12000], whole[:-1], b"", whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:]):
@@ -86,14 +84,14 @@ def test_a_library_that_is_cut_off_or_changed_is_not_loaded(load: Load, copy: Pa
     assert f"{name}: cannot be read (No such file or directory)" in load(copy)
 
 
-def test_a_library_of_another_version_or_of_other_sources_is_not_loaded(load: Load, copy: Path) -> None:
+def test_a_library_of_another_version_or_of_other_sources_is_not_loaded(load, copy):
     known = Description.read(copy)
     for wrong in (replace(known, version="0.1.0"), replace(known, sources="0" * 32)):
         wrong.write(copy)
         assert f"found kernels of {wrong.version} or of other sources" in load(copy)
 
 
-def test_an_edited_kernel_is_not_run_as_it_was(load: Load, checkout: Path, tmp_path: Path) -> None:
+def test_an_edited_kernel_is_not_run_as_it_was(load, checkout, tmp_path):
     shutil.copytree(checkout / "conceptloader", tmp_path / "conceptloader")
     assert load(path=tmp_path) == of_this_processor()[0]
     path = tmp_path / "conceptloader/kernels/order.py"
@@ -101,7 +99,7 @@ def test_an_edited_kernel_is_not_run_as_it_was(load: Load, checkout: Path, tmp_p
     assert "or of other sources" in load(path=tmp_path)
 
 
-def test_no_libraries_at_all_name_the_command(load: Load, tmp_path: Path) -> None:
+def test_no_libraries_at_all_name_the_command(load, tmp_path):
     said = load(tmp_path)
     assert f"{tmp_path}: found no compiled kernels (No such file or directory)" in said
     assert "run `make kernels`" in said
@@ -109,11 +107,11 @@ def test_no_libraries_at_all_name_the_command(load: Load, tmp_path: Path) -> Non
     assert "kernels.json: found no description of compiled kernels" in load(tmp_path)
 
 
-def other_machine() -> str:
+def other_machine():
     return next(machine for machine in library.MACHINES if machine != platform.machine())
 
 
-def test_a_library_for_another_processor_names_both(load: Load, copy: Path) -> None:
+def test_a_library_for_another_processor_names_both(load, copy):
     known, level = Description.read(copy), of_this_processor()[0]
     other = next(name for name in library.LEVELS if library.machine_of(name) == other_machine())
     replace(known, files={other: known.files[level]}).write(copy)
@@ -124,7 +122,7 @@ def test_a_library_for_another_processor_names_both(load: Load, copy: Path) -> N
     assert f"{VARIABLE}: found 'v3', expected" in load("v3")
 
 
-def test_a_library_whose_code_is_for_another_machine_is_not_loaded(load: Load, copy: Path) -> None:
+def test_a_library_whose_code_is_for_another_machine_is_not_loaded(load, copy):
     """Its level is this processor's, and its digest right."""
     known, level = Description.read(copy), of_this_processor()[0]
     name, size, _ = known.files[level]
@@ -140,7 +138,7 @@ def test_a_library_whose_code_is_for_another_machine_is_not_loaded(load: Load, c
 @pytest.mark.soak
 @pytest.mark.skipif(not SOAK, reason="of `make soak`: it compiles a level once more")
 @pytest.mark.timeout(300)
-def test_a_build_replaces_what_is_there_and_is_the_same_again(load: Load, tmp_path: Path) -> None:
+def test_a_build_replaces_what_is_there_and_is_the_same_again(load, tmp_path):
     """By `python -m conceptloader.kernels.build`; old libraries go, and what is built twice is equal."""
     level, folder = of_this_processor()[0], tmp_path / "lib"
     folder.mkdir()
@@ -153,7 +151,7 @@ def test_a_build_replaces_what_is_there_and_is_the_same_again(load: Load, tmp_pa
     assert load(folder) == level
 
 
-def test_no_library_names_python_or_a_version_of_libc() -> None:
+def test_no_library_names_python_or_a_version_of_libc():
     """So that one serves every Python, and every libc of Linux."""
     for name, _, digest in Description.read(LIBRARIES).files.values():
         data = (LIBRARIES / name).read_bytes()

@@ -1,8 +1,5 @@
 """A small configuration over two datasets."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from conceptloader.testing import random_documents, write_dataset
@@ -10,7 +7,7 @@ from tests.corpora.small import written
 
 
 @pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     path = tmp_path_factory.mktemp("data")
     write_dataset(path / "a", random_documents(70, seed=1, mean_length=30), shards=2, encoding="spans")
     write_dataset(path / "b", random_documents(30, seed=2, mean_length=30), encoding="dense")
@@ -20,15 +17,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def config(data: Path) -> dict[str, Any]:
+def config(data):
     """Plain data for load_config; tests change their copy."""
     return {
         "seed": 5,
         "seq_len": 16,
-        "datasets": {
-            "a": {"path": str(data / "a"), "weight": 0.7},
-            "b": {"path": str(data / "b"), "weight": 0.3},
-        },
+        "datasets": {"a": {"path": str(data / "a"), "weight": 0.7}, "b": {"path": str(data / "b"), "weight": 0.3}},
         "phases": [{"at": 70, "weights": {"a": 0.2, "b": 0.8}}],
         "outputs": {"document_ids": True, "cu_seqlens": True},
         "tracks": {"concepts": {"layout": "padded"}},

@@ -4,10 +4,8 @@ import copy
 import logging
 import re
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -17,12 +15,12 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import conceptloader as cl
 from conceptloader.errors import ConfigError
 from conceptloader.loader.torch.agreement import require_same
-from tests.raises import raises
+from tests.raises import cells, raises
 
 RANKS = 3
 
 
-def read(config: Any, rank: int, **options: Any) -> int:
+def read(config, rank, **options):
     """Samples consumed after two micro batches."""
     sizes = {"dp_size": RANKS, "micro_batch_size": 2, "check_ranks": True}
     with cl.make_dataloader(config, dp_rank=rank, **{**sizes, **options}) as loader:
@@ -31,45 +29,45 @@ def read(config: Any, rank: int, **options: Any) -> int:
         return loader.consumed_samples
 
 
-def alone_differs(rank: int, config: Any, change: Callable[[Any], None]) -> Any:
+def alone_differs(rank, config, change):
     if rank == 1:
         change(config)
     return config
 
 
-def weigh(config: Any) -> None:
+def weigh(config):
     config["datasets"]["a"]["weight"] = 0.6
 
 
-def put_another_dataset_there(config: Any) -> None:
+def put_another_dataset_there(config):
     config["datasets"]["b"]["path"] = config["datasets"]["b"]["path"].removesuffix("b") + "a"
 
 
-def mask(config: Any) -> None:
+def mask(config):
     config["outputs"]["mask_document_boundaries"] = True
 
 
-def read_elsewhere(config: Any) -> None:
+def read_elsewhere(config):
     """What may differ: threads, and where the files of the same dataset are."""
     config["loader"]["num_threads"] = 1
     config["allowed_roots"] = [entry["path"] for entry in config["datasets"].values()]
     config["datasets"]["a"]["path"] += "/."
 
 
-def come_late(rank: int) -> int:
+def come_late(rank):
     if rank == 1:
         time.sleep(2)
     require_same("late", {}, warn_after_s=0.5)
     return 0
 
 
-def half(rank: int, config: Any) -> int:
+def half(rank, config):
     """Groups are apart from each other."""
     group = [dist.new_group([0, 2]), dist.new_group([1])][rank == 1]
     return read(alone_differs(rank, config, weigh), rank // 2, dp_size=2 - rank % 2, check_ranks=group)
 
 
-CASES: dict[str, Callable[[int, Any], Any]] = {
+CASES = {
     "alike": lambda rank, config: read(config, rank),
     "elsewhere": lambda rank, config: read(alone_differs(rank, config, read_elsewhere), rank),
     "group": half,
@@ -85,7 +83,7 @@ CASES: dict[str, Callable[[int, Any], Any]] = {
 }
 
 
-def run(rank: int, config: Any, folder: str) -> None:
+def run(rank, config, folder):
     logging.basicConfig(filename=f"{folder}/log.{rank}", force=True)
     timeout = timedelta(seconds=60)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS, timeout=timeout)
@@ -100,7 +98,7 @@ def run(rank: int, config: Any, folder: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def outcomes(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def outcomes(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("outcomes")
     datasets = {name: {"path": str(data / name), "weight": 0.5} for name in "ab"}
     config = {"seq_len": 16, "datasets": datasets, "tracks": {"concepts": {}}, "outputs": {}, "loader": {}}
@@ -108,43 +106,43 @@ def outcomes(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def texts(outcomes: Path, case: str) -> list[str]:
+def texts(outcomes, case):
     return [(outcomes / f"{case}.{rank}").read_text() for rank in range(RANKS)]
 
 
 @pytest.mark.slow
-def test_ranks_that_agree_read(outcomes: Path) -> None:
+def test_ranks_that_agree_read(outcomes):
     assert texts(outcomes, "alike") == texts(outcomes, "elsewhere") == ["read 12"] * RANKS
     assert texts(outcomes, "group") == ["read 8", "read 4", "read 8"]
     assert texts(outcomes, "late") == ["read 0"] * RANKS
 
 
+DIFFER = r"""
+weight | configuration\.datasets\.a\.weight: rank\(s\) 0, 2: 0\.5; rank\(s\) 1: 0\.6
+dataset | order\.members\.b\.stream_fingerprint: rank\(s\) 0, 2: \"\w+\"; rank\(s\) 1: \"\w+\"
+outputs | configuration\.outputs\.mask_document_boundaries: rank\(s\) 0, 2: false; rank\(s\) 1: true
+position | consumed_samples: rank\(s\) 0, 2: 0; rank\(s\) 1: 6
+size | global_batch_size: rank\(s\) 0, 2: \[\[0,6\]\]; rank\(s\) 1: \[\[0,12\]\]
+epoch | epoch_samples: rank\(s\) 0, 2: 12; rank\(s\) 1: 24
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("case", "path"),
-    [
-        ("weight", r"configuration\.datasets\.a\.weight: rank\(s\) 0, 2: 0\.5; rank\(s\) 1: 0\.6"),
-        ("dataset", r"order\.members\.b\.stream_fingerprint: rank\(s\) 0, 2: \"\w+\"; rank\(s\) 1: \"\w+\""),
-        ("outputs", r"configuration\.outputs\.mask_document_boundaries: rank\(s\) 0, 2: false; rank\(s\) 1: true"),
-        ("position", r"consumed_samples: rank\(s\) 0, 2: 0; rank\(s\) 1: 6"),
-        ("size", r"global_batch_size: rank\(s\) 0, 2: \[\[0,6\]\]; rank\(s\) 1: \[\[0,12\]\]"),
-        ("epoch", r"epoch_samples: rank\(s\) 0, 2: 12; rank\(s\) 1: 24"),
-    ],
-)
-def test_every_rank_says_which_ranks_differ_in_what(outcomes: Path, case: str, path: str) -> None:
+@pytest.mark.parametrize(("case", "path"), cells(DIFFER))
+def test_every_rank_says_which_ranks_differ_in_what(outcomes, case, path):
     for text in texts(outcomes, case):
         assert text.startswith("training data: found values that differ between the ranks")
         assert re.search(path, text)
 
 
 @pytest.mark.slow
-def test_samples_that_no_rank_would_read_are_an_error(outcomes: Path) -> None:
+def test_samples_that_no_rank_would_read_are_an_error(outcomes):
     for text in texts(outcomes, "nobody"):
         assert "found no dp_rank 2 of 3 among 3 ranks" in text
 
 
 @pytest.mark.slow
-def test_ranks_that_do_not_come_are_named(outcomes: Path) -> None:
+def test_ranks_that_do_not_come_are_named(outcomes):
     assert "late: waiting for rank(s) 1\n" in (outcomes / "log.0").read_text()
     assert "late" not in (outcomes / "log.2").read_text()
     found = texts(outcomes, "missing")
@@ -152,13 +150,13 @@ def test_ranks_that_do_not_come_are_named(outcomes: Path) -> None:
     assert "training data: found no call within 2 s on rank(s) 1" in found[0]
 
 
-def test_ranks_need_a_process_group(config: Any) -> None:
+def test_ranks_need_a_process_group(config):
     with raises(ConfigError, "check_ranks", "no process group with dp_size 3"):
         read(config, 0)
     assert read(config, 0, dp_size=1) == 4
 
 
-def test_the_fake_backend_of_dry_runs_has_no_other_ranks(config: Any) -> None:
+def test_the_fake_backend_of_dry_runs_has_no_other_ranks(config):
     dist.init_process_group("fake", rank=1, world_size=3, store=FakeStore())
     try:
         assert read(config, 1) == 12
@@ -167,7 +165,7 @@ def test_the_fake_backend_of_dry_runs_has_no_other_ranks(config: Any) -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"dp_rank": 0}])
-def test_in_a_group_nobody_reads_as_the_only_rank_by_mistake(config: Any, given: dict[str, int]) -> None:
+def test_in_a_group_nobody_reads_as_the_only_rank_by_mistake(config, given):
     dist.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
     try:
         with raises(ConfigError, "dp_rank, dp_size", "a process group of 2", fix="dp_rank=0 and dp_size=1"):
@@ -184,6 +182,6 @@ def test_in_a_group_nobody_reads_as_the_only_rank_by_mistake(config: Any, given:
         dist.destroy_process_group()
 
 
-def test_a_size_without_a_rank_is_not_that_of_the_first_one(config: Any) -> None:
+def test_a_size_without_a_rank_is_not_that_of_the_first_one(config):
     with raises(ConfigError, "dp_rank", "none, with dp_size 2"):
         cl.batches(config, micro_batch_size=2, dp_size=2)

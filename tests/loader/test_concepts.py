@@ -1,7 +1,6 @@
 """Concept tensors for a head: equal to plain loops over batches of a real loader, and never waiting for a device."""
 
 import itertools
-from typing import Any
 
 import pytest
 import torch
@@ -13,11 +12,10 @@ from conceptloader.errors import ConfigError
 from tests.raises import raises
 
 NUM = 64
-Batch = dict[str, Any]
 
 
 @pytest.fixture(params=["padded", "ragged"])
-def batches(config: dict[str, Any], request: pytest.FixtureRequest) -> list[Batch]:
+def batches(config, request):
     config["tracks"]["concepts"]["layout"] = request.param
     found = [small(batch) for batch in cl.make_dataloader(config, micro_batch_size=5, num_samples=40)]
     assert any((batch["concepts_span_index"] < 0).any() for batch in found)
@@ -25,14 +23,14 @@ def batches(config: dict[str, Any], request: pytest.FixtureRequest) -> list[Batc
     return found
 
 
-def small(batch: Batch) -> Batch:
+def small(batch):
     """The batch with concepts below NUM."""
     for name in {"concepts_ids", "concepts_values"} & batch.keys():
         batch[name] = torch.where(batch[name] >= 0, batch[name] % NUM, -1)
     return batch
 
 
-def lists(batch: Batch) -> list[list[list[int]]]:
+def lists(batch):
     """Concepts of each slot of each sample."""
     samples, slots = batch["concepts_spans"].shape[:2]
     found = []
@@ -48,7 +46,7 @@ def lists(batch: Batch) -> list[list[list[int]]]:
     return found
 
 
-def rows(found: heads.Concepts) -> list[list[int]]:
+def rows(found):
     """The concepts of each entry; masks and places agree."""
     assert ((found.ids >= 0) == found.mask).all()
     assert (found.ids.dtype, found.mask.dtype) == (torch.int64, torch.bool)
@@ -57,7 +55,7 @@ def rows(found: heads.Concepts) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("k", [1, 2, 16])
-def test_concepts_of_spans_and_tokens(batches: list[Batch], k: int) -> None:
+def test_concepts_of_spans_and_tokens(batches, k):
     for batch in batches:
         wanted = lists(batch)
         spans = heads.span_concepts(batch, "concepts", k)
@@ -76,7 +74,7 @@ def test_concepts_of_spans_and_tokens(batches: list[Batch], k: int) -> None:
         assert twice.cut.equal(2 * tokens.cut)
 
 
-def test_what_is_annotated(batches: list[Batch]) -> None:
+def test_what_is_annotated(batches):
     seen = set()
     for batch in batches:
         wanted = lists(batch)
@@ -92,7 +90,7 @@ def test_what_is_annotated(batches: list[Batch]) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 3])
-def test_targets_of_spans(batches: list[Batch], first: int) -> None:
+def test_targets_of_spans(batches, first):
     for batch in batches:
         found = heads.span_targets(batch, "concepts", NUM - first - 2, first_id=first)
         for b, sample in enumerate(lists(batch)):
@@ -102,7 +100,7 @@ def test_targets_of_spans(batches: list[Batch], first: int) -> None:
         assert set(found.unique().tolist()) <= {0.0, 1.0}
 
 
-def test_the_rarest_are_kept(config: dict[str, Any]) -> None:
+def test_the_rarest_are_kept(config):
     batch = small(next(iter(cl.make_dataloader(config, micro_batch_size=40))))
     rank = torch.randperm(NUM, generator=torch.Generator().manual_seed(1))
     found = rows(heads.span_concepts(batch, "concepts", 2, rank=rank))
@@ -114,7 +112,7 @@ def test_the_rarest_are_kept(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("ranked", [False, True])
-def test_tracks_merged_into_one_numbering(batches: list[Batch], ranked: bool) -> None:
+def test_tracks_merged_into_one_numbering(batches, ranked):
     """K of all tracks together, and how many that cuts."""
     rank = torch.randperm(NUM + 100, generator=torch.Generator().manual_seed(2)) if ranked else None
     for k, batch in zip([1, 3, 16], batches, strict=False):
@@ -139,7 +137,7 @@ def test_tracks_merged_into_one_numbering(batches: list[Batch], ranked: bool) ->
         heads.token_concepts(batches[0], ["concepts", "concepts"], 2, merged=[0])
 
 
-def test_no_shape_depends_on_what_was_read(batches: list[Batch]) -> None:
+def test_no_shape_depends_on_what_was_read(batches):
     """Tensors without values: whatever would have to wait for a device to know a value raises."""
     with FakeTensorMode() as mode:
         batch = {key: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for key, v in batches[0].items()}
@@ -151,7 +149,7 @@ def test_no_shape_depends_on_what_was_read(batches: list[Batch]) -> None:
         assert spans.ids.shape[-1] == 4
 
 
-def test_what_is_refused(batches: list[Batch]) -> None:
+def test_what_is_refused(batches):
     with raises(ConfigError, found="'topics'", expected="['concepts']"):
         heads.span_concepts(batches[0], "topics", 4)
     with raises(ConfigError, "track 'concept'", "no such track", "one of concepts"):
@@ -163,7 +161,7 @@ def test_what_is_refused(batches: list[Batch]) -> None:
 
 
 @pytest.mark.parametrize("layout", ["padded", "ragged"])
-def test_what_was_cut_off_is_told_apart(config: dict[str, Any], layout: str) -> None:
+def test_what_was_cut_off_is_told_apart(config, layout):
     config["tracks"]["concepts"] = {"layout": layout}
     whole = next(iter(cl.make_dataloader(config, micro_batch_size=20)))
     config["tracks"]["concepts"] |= {"max_spans": 1, "overflow": "mark"}

@@ -1,20 +1,17 @@
 """What a batch says, as text and names of concepts; how objects show themselves; building from Python."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import conceptloader as cl
-from conceptloader.trace.viewer.windows import Window
 from tests.raises import raises
 
 COLOURS = ["colour", "red", "blue", "größe"]
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def config(tmp_path_factory):
     """Two datasets, whose vocabularies differ in order."""
     root = tmp_path_factory.mktemp("decode")
     datasets = {}
@@ -32,7 +29,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"seq_len": 48, "datasets": datasets, **tracks}
 
 
-def check(sample: Window, batch: dict[str, Any], row: int) -> int:
+def check(sample, batch, row):
     """Spans are those of the text, and named after it. Returns: how many whole ones there were."""
     expected = bytes(token for token in batch["input_ids"][row].tolist() if token < 256)
     assert sample.text == expected.decode("utf-8", "replace")
@@ -50,7 +47,7 @@ def check(sample: Window, batch: dict[str, Any], row: int) -> int:
 
 
 @pytest.mark.parametrize("layout", ["padded", "ragged"])
-def test_a_batch_is_text_with_named_concepts(layout: str, config: dict[str, Any]) -> None:
+def test_a_batch_is_text_with_named_concepts(layout, config):
     run = {**config, "tracks": {"concepts": {"layout": layout}}}
     with cl.make_dataloader(run, micro_batch_size=6) as loader:
         batch = next(iter(loader))
@@ -65,7 +62,7 @@ def test_a_batch_is_text_with_named_concepts(layout: str, config: dict[str, Any]
     assert cl.decode(data[3], data) == [decoded[3]]
 
 
-def test_what_cannot_be_decoded_is_said(config: dict[str, Any], tmp_path: Path) -> None:
+def test_what_cannot_be_decoded_is_said(config, tmp_path):
     with cl.make_dataloader(config, micro_batch_size=2) as loader:
         batch = next(iter(loader))
         with raises(cl.errors.ConfigError, "decode", "no sample_index"):

@@ -1,7 +1,6 @@
 """Copies to a device: in order, one ahead, waited for by the stream that uses them."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -65,12 +64,12 @@ def test_the_next_batch_is_copied_before_one_is_handed_out(monkeypatch):
 
 
 @pytest.fixture
-def blocks(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+def blocks(monkeypatch):
     """The tensors that own blocks of memory as PyTorch allocates them; without CUDA they are just not page-locked."""
-    made: list[torch.Tensor] = []
+    made = []
     empty = torch.empty
 
-    def allocate(*size: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+    def allocate(*size, pin_memory=False, **options):
         tensor = empty(*size, **options)
         if pin_memory:
             made.append(tensor)
@@ -104,7 +103,7 @@ def test_what_collate_made_is_what_arrives(config, blocks, monkeypatch):
     """A `labels` of one's own stays, although a batch as it is read has them as a part of `tokens`."""
     config["outputs"] = {"shared_labels": True}
 
-    def masked(batch: dict[str, Any]) -> dict[str, Any]:
+    def masked(batch):
         return {**batch, "labels": batch["labels"].masked_fill(batch["labels"] % 2 == 0, -100)}
 
     with cl.make_dataloader(config, micro_batch_size=4, batch_transform=masked) as loader:

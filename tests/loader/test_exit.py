@@ -28,13 +28,13 @@ time.sleep(0.2)
 """
 
 
-def test_threads_that_are_still_at_work_are_ended_before_the_interpreter_goes() -> None:
+def test_threads_that_are_still_at_work_are_ended_before_the_interpreter_goes():
     for _ in range(2):
         done = subprocess.run([sys.executable, "-c", BUSY], capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("end", ["", "ahead.close()", "ahead.close(); del ahead", "raise SystemExit"])
-def test_threads_have_ended_when_the_interpreter_goes(end: str) -> None:
+def test_threads_have_ended_when_the_interpreter_goes(end):
     done = subprocess.run([sys.executable, "-c", PROGRAM.format(end=end)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")

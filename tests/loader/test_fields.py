@@ -1,9 +1,5 @@
 """Loss weights, fields, numbers and records as a training loop meets them: loaders, collate, trace."""
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -20,19 +16,19 @@ from tests.registered import registered
 class Pairs:
     """A codec of one's own: two numbers with a colon."""
 
-    def encode(self, value: tuple[int, int]) -> bytes:
+    def encode(self, value):
         return "{}:{}".format(*value).encode()
 
-    def decode(self, record: memoryview) -> tuple[int, int]:
+    def decode(self, record):
         a, b = bytes(record).decode().split(":")
         return int(a), int(b)
 
-    def check(self, record: bytes | memoryview) -> None:
+    def check(self, record):
         self.decode(memoryview(record))
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory):
     """Each document has its number as its quality, as weights of its tokens, and in its records."""
     folder = tmp_path_factory.mktemp("fields")
     tracks = {
@@ -54,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def config(folder: Path) -> dict[str, Any]:
+def config(folder):
     return {
         "seq_len": 16,
         "datasets": {"a": {"path": str(folder / "ds")}},
@@ -63,7 +59,7 @@ def config(folder: Path) -> dict[str, Any]:
     }
 
 
-def check(batch: dict[str, Any], collated: bool = False) -> None:
+def check(batch, collated=False):
     """Everything says the number of the same document."""
     ids = batch["input_ids"]
     known = torch.where(ids < 256, ids - 65, batch["number"].long())
@@ -84,7 +80,7 @@ def check(batch: dict[str, Any], collated: bool = False) -> None:
     assert any(len(spans) > 1 for spans in batch["pair_records"])
 
 
-def test_collate_of_ones_own(config: dict[str, Any]) -> None:
+def test_collate_of_ones_own(config):
     """It gets whole batches in a Loader, and the samples of one in torch's DataLoader."""
     config["outputs"]["cu_seqlens"] = False
     blend = cl.open_blend(config)
@@ -102,7 +98,7 @@ def test_collate_of_ones_own(config: dict[str, Any]) -> None:
     check(cl.collate_fn([data[k] for k in range(4)]))
 
 
-def test_what_is_not_there_is_an_error(config: dict[str, Any], folder: Path) -> None:
+def test_what_is_not_there_is_an_error(config, folder):
     kept = codecs._REGISTERED.pop("pairs")
     with pytest.raises(FormatError, match=r"found codec 'pairs', expected one of .* or one that is registered"):
         cl.make_dataloader(config, micro_batch_size=2)
@@ -116,7 +112,7 @@ def test_what_is_not_there_is_an_error(config: dict[str, Any], folder: Path) -> 
         cl.concepts.token_values(batch, "weight", missing=0)
 
 
-def test_the_order_does_not_know_of_it(config: dict[str, Any]) -> None:
+def test_the_order_does_not_know_of_it(config):
     """What a batch holds is no part of the spec: a run goes on with other outputs."""
     bare = {key: value for key, value in config.items() if key not in ("outputs", "tracks")}
     tracks = {"a": {**config["datasets"]["a"], "tracks": []}}

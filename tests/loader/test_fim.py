@@ -1,11 +1,7 @@
 """examples/pytorch/fim.py: each document's parts are there, once, as a slow definition has them, after any resume."""
 
-from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from random import Random
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,16 +13,15 @@ from tests.trainers import by_hand
 
 SIZE, EOS, PREFIX, SUFFIX, MIDDLE = 32, by_hand.EOS, 101, 102, 103
 MASKED = {"mask_document_boundaries": True, "loss_on_eos": False, "ignore_index": -7}
-KINDS: dict[str, dict[str, Any]] = {
+KINDS = {
     "windows": {"outputs": {}},
     "restarts": {"outputs": {"position_ids": "document", **MASKED}},
     "packs": {"packing": {"bins": 4}, "outputs": {}},
 }
-Token = tuple[int, float]  # its id, and whether it is predicted with loss
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+def data(tmp_path_factory):
     """Every third document has tokens without loss."""
     corpus = [
         one if number % 3 == 0 else one._replace(mask=[1] * len(one.tokens))
@@ -36,18 +31,18 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def fim(checkout: Path) -> ModuleType:
+def fim(checkout):
     return example(checkout, "fim")
 
 
-def config_of(data: str, kind: str, **outputs: Any) -> dict[str, Any]:
+def config_of(data, kind, **outputs):
     given = KINDS[kind]
     outputs = {"cu_seqlens": True, "sample_seed": True, **given["outputs"], **outputs}
     return {"seq_len": SIZE, "seed": 3, "datasets": {"code": {"path": data}}, **given, "outputs": outputs}
 
 
-def moved(document: list[Token], random: Random, rate: float, spm_rate: float) -> list[Token]:
-    """A document: the end of it, EOS, stays where it is."""
+def moved(document, random, rate, spm_rate):
+    """A document, of each token its id and whether it is predicted with loss: its end, EOS, stays where it is."""
     tokens = [token for token, _ in document]
     end = document[-1:] if tokens[-1] == EOS else []
     body = tokens[: len(tokens) - len(end)]
@@ -64,13 +59,13 @@ def moved(document: list[Token], random: Random, rate: float, spm_rate: float) -
     return [(order[0], document[0][1]), *((token, 1.0) for token in order[1:]), *end]
 
 
-def slow(batch: Any, rate: float, spm_rate: float, restarts: bool) -> Iterator[dict[str, list[Any]]]:
+def slow(batch, rate, spm_rate, restarts):
     """Of each sample of a batch: its arrays, and where its documents begin."""
     rows = {name: batch[name].tolist() for name in ("input_ids", "labels", "loss_mask", "sample_seed")}
     for row, (inputs, labels, loss, seed) in enumerate(zip(*rows.values(), strict=True)):
         borders = [edge - row * SIZE for edge in batch["cu_seqlens"].tolist() if 0 <= edge - row * SIZE <= SIZE]
         tokens = list(zip(inputs, [-1.0, *loss], strict=False))
-        stream: list[Token] = []
+        stream = []
         begins, places = [], []
         for number, (a, b) in enumerate(pairwise(borders)):
             document = moved(tokens[a:b], Random(seed * 2**20 + number), rate, spm_rate)
@@ -89,9 +84,7 @@ def slow(batch: Any, rate: float, spm_rate: float, restarts: bool) -> Iterator[d
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("rate", "spm_rate"), [(0, 0.5), (0.6, 0.4), (1, 1)])
-def test_samples_are_those_of_a_slow_definition(
-    data: str, fim: ModuleType, kind: str, rate: float, spm_rate: float
-) -> None:
+def test_samples_are_those_of_a_slow_definition(data, fim, kind, rate, spm_rate):
     config = config_of(data, kind)
     transform = fim.FillInMiddle(PREFIX, SUFFIX, MIDDLE, EOS, rate, spm_rate)
     samples = moves = 0
@@ -115,7 +108,7 @@ def test_samples_are_those_of_a_slow_definition(
     assert (moves > 40) == (rate > 0)
 
 
-def test_other_batches_are_refused(data: str, fim: ModuleType) -> None:
+def test_other_batches_are_refused(data, fim):
     transform = fim.FillInMiddle(PREFIX, SUFFIX, MIDDLE, EOS)
     for outputs, said in [
         ({"sample_seed": False}, "no sample_seed in the batch: set outputs.sample_seed: true"),

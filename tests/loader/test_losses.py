@@ -2,8 +2,6 @@
 
 import math
 import multiprocessing as mp
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,11 +12,11 @@ import conceptloader as cl
 from conceptloader.testing import random_documents, write_dataset
 
 
-def losses_of(logits: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
+def losses_of(logits, batch):
     return cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none")
 
 
-def test_a_batch_without_labels_has_loss_0_and_gradients_of_0() -> None:
+def test_a_batch_without_labels_has_loss_0_and_gradients_of_0():
     """Also where the losses there are no numbers."""
     logits, labels = torch.randn(2, 4, 5, requires_grad=True), torch.zeros(2, 4, dtype=torch.int64)
     for total in (None, 0, 3, torch.tensor(0)):
@@ -29,7 +27,7 @@ def test_a_batch_without_labels_has_loss_0_and_gradients_of_0() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.int32])
-def test_the_mean_is_over_labels_that_count(dtype: torch.dtype) -> None:
+def test_the_mean_is_over_labels_that_count(dtype):
     losses, mask = torch.tensor([[1.0, math.nan], [5.0, 9.0]]), torch.tensor([[1, 0], [1, 0]]).to(dtype)
     assert cl.token_mean(losses, {"loss_mask": mask}) == 3
     assert cl.token_mean(losses, {"loss_mask": mask}, total=1.5) == 4
@@ -38,13 +36,13 @@ def test_the_mean_is_over_labels_that_count(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("batch", [{}, {"loss_mask": torch.ones(2, 3)}, {"loss_mask": torch.ones(6)}])
 @pytest.mark.parametrize("losses", [torch.ones(()), torch.ones(2, 1)])
-def test_means_and_other_shapes_are_rejected(losses: torch.Tensor, batch: dict[str, Any]) -> None:
+def test_means_and_other_shapes_are_rejected(losses, batch):
     for call in (cl.token_mean, cl.TokenMean().add):
         with pytest.raises(cl.errors.ConfigError, match="reduction"):
             call(losses, batch)
 
 
-def evaluate(rank: int, ranks: int, micro: int, samples: int, config: Any, folder: str) -> float:
+def evaluate(rank, ranks, micro, samples, config, folder):
     if ranks > 1:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
     logits = torch.randn(300, 300, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -57,7 +55,7 @@ def evaluate(rank: int, ranks: int, micro: int, samples: int, config: Any, folde
 
 
 @pytest.mark.parametrize("samples", [1, 3, 11])
-def test_an_evaluation_is_the_same_at_any_batch_size_and_number_of_ranks(tmp_path: Path, samples: int) -> None:
+def test_an_evaluation_is_the_same_at_any_batch_size_and_number_of_ranks(tmp_path, samples):
     """Also where ranks have no rows in the last batch."""
     write_dataset(tmp_path / "data", random_documents(40, seed=1, vocab_size=300), vocab_size=300)
     config = {"seq_len": 16, "order": "sequential", "datasets": {"a": {"path": str(tmp_path / "data")}}}

@@ -3,9 +3,6 @@
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +17,7 @@ from conceptloader.testing import random_documents, write_dataset
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> dict[str, Any]:
+def config(tmp_path):
     datasets = {
         name: {"path": write_dataset(tmp_path / name, random_documents(60, seed=k, prefix=name))}
         for k, name in enumerate("ab")
@@ -30,22 +27,22 @@ def config(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def seen() -> Iterator[list[cl.metrics.StepMetrics]]:
-    found: list[cl.metrics.StepMetrics] = []
+def seen():
+    found = []
     end = cl.metrics.on_step(found.append)
     yield found
     end()
     assert not cl.metrics.callbacks
 
 
-def make(config: Any, **options: Any) -> cl.Loader:
+def make(config, **options):
     return cl.make_dataloader(
         config, **{"dp_rank": 0, "dp_size": 2, "micro_batch_size": 2, "global_batch_size": 8, **options}
     )
 
 
-def test_every_step_says_what_was_read(config: Any, seen: list[cl.metrics.StepMetrics]) -> None:
-    read: Counter[str] = Counter()
+def test_every_step_says_what_was_read(config, seen):
+    read = Counter()
     parts = [iter(make(config, dp_rank=rank, num_samples=60, last_batch="partial")) for rank in (0, 1)]
     for number, batches in enumerate(zip(*parts, strict=True), 1):
         read.update("ab"[k] for batch in batches for k in batch["dataset_id"].tolist())
@@ -66,7 +63,7 @@ def test_every_step_says_what_was_read(config: Any, seen: list[cl.metrics.StepMe
     assert sum(one.bytes_read for one in seen) >= 28 * 16 * 2
 
 
-def test_what_is_masked(config: Any, seen: list[cl.metrics.StepMetrics]) -> None:
+def test_what_is_masked(config, seen):
     """Of the steps that end, not of what is prefetched: as the batches of this rank say."""
     config["exclude"] = [{"dataset": "b", "tokens": [0, 200]}]
     config["loader"]["prefetch_batches"] = 7
@@ -86,9 +83,7 @@ def test_what_is_masked(config: Any, seen: list[cl.metrics.StepMetrics]) -> None
     assert not {"data/masked", "data/without_loss"} & seen[-1].flat().keys()
 
 
-def test_steps_of_the_run_log_and_weights_that_were_set(
-    config: Any, seen: list[cl.metrics.StepMetrics], tmp_path: Path
-) -> None:
+def test_steps_of_the_run_log_and_weights_that_were_set(config, seen, tmp_path):
     loader = make(config, dp_size=1, micro_batch_size=8)
     loader.log_start(tmp_path, 100)
     for batch in itertools.islice(loader, 8):
@@ -100,11 +95,11 @@ def test_steps_of_the_run_log_and_weights_that_were_set(
     assert [one.weights.get("a", 0) for one in seen] == [0.75] * 5 + [0] + [0.5] * 2
 
 
-def test_retries_are_counted(config: Any, seen: list[cl.metrics.StepMetrics], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_are_counted(config, seen, monkeypatch):
     config["loader"] = {"prefetch_batches": 0}
     stock, left = OpenFiles.open, [3]
 
-    def broken(files: OpenFiles, row: int) -> None:
+    def broken(files, row):
         stock(files, row)
         if left[0]:
             left[0] -= 1
@@ -119,12 +114,12 @@ def test_retries_are_counted(config: Any, seen: list[cl.metrics.StepMetrics], mo
     assert [one.retries for one in seen] == [3, 0]
 
 
-def test_an_evaluation_is_no_step_of_the_run(config: Any, seen: list[cl.metrics.StepMetrics]) -> None:
+def test_an_evaluation_is_no_step_of_the_run(config, seen):
     assert list(cl.EvaluationLoader(config, micro_batch_size=2, num_samples=8))
     assert not seen
 
 
-def part(rank: int, losses: Any, folder: str) -> dict[str, float]:
+def part(rank, losses, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     found = cl.DatasetLosses(["a", "b", "c"])
     for ids, values, mask in losses[rank]:
@@ -132,7 +127,7 @@ def part(rank: int, losses: Any, folder: str) -> dict[str, float]:
     return found.finish()
 
 
-def test_losses_of_datasets_over_ranks(tmp_path: Path) -> None:
+def test_losses_of_datasets_over_ranks(tmp_path):
     """As a plain loop over all tokens of all ranks; a rank without any takes part."""
     generator = torch.Generator().manual_seed(0)
     batches = [

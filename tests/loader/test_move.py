@@ -2,8 +2,6 @@
 
 import json
 import pickle
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,11 +15,9 @@ from conceptloader.loader.torch.trained import EvaluationLoader
 from tests.loader.test_state import KEY, after, make
 from tests.raises import raises
 
-Config = dict[str, Any]
-
 
 @pytest.fixture
-def saved(config: Config, tmp_path: Path) -> Path:
+def saved(config, tmp_path):
     """A checkpoint at 16 samples, among other files."""
     folder = tmp_path / "checkpoint"
     folder.mkdir()
@@ -30,7 +26,7 @@ def saved(config: Config, tmp_path: Path) -> Path:
     return folder
 
 
-def written(folder: Path, kind: str, state: dict[str, str]) -> None:
+def written(folder, kind, state):
     if kind == "torch":
         torch.save({"model": torch.zeros(5), "loader": state}, folder / "x.ckpt")
     elif kind == "pickle":
@@ -42,7 +38,7 @@ def written(folder: Path, kind: str, state: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["torch", "pickle", "json", "dcp"])
-def test_the_state_is_found_in_files_of_every_kind(config: Config, tmp_path: Path, kind: str) -> None:
+def test_the_state_is_found_in_files_of_every_kind(config, tmp_path, kind):
     state = after(config, 2)
     written(tmp_path, kind, state)
     written(tmp_path, kind, state)  # as another rank saves it
@@ -53,7 +49,7 @@ def test_the_state_is_found_in_files_of_every_kind(config: Config, tmp_path: Pat
     )
 
 
-def test_what_is_no_single_state_is_refused(config: Config, saved: Path) -> None:
+def test_what_is_no_single_state_is_refused(config, saved):
     with raises(ResumeError, saved.parent / "nothing", "no such directory"):
         cl.find_state(saved.parent / "nothing")
     with raises(ResumeError, saved / "notes.txt", "no file with a state"):
@@ -68,7 +64,7 @@ def test_what_is_no_single_state_is_refused(config: Config, saved: Path) -> None
         cl.find_state(saved)
 
 
-def test_a_run_is_not_continued_where_that_has_no_meaning(config: Config, saved: Path) -> None:
+def test_a_run_is_not_continued_where_that_has_no_meaning(config, saved):
     moved = {**config, "continue_from": str(saved)}
     with raises(ConfigError, "consumed_samples", "continue_from"):
         make(moved, consumed_samples=8)
@@ -82,9 +78,7 @@ def test_a_run_is_not_continued_where_that_has_no_meaning(config: Config, saved:
         make({**moved, "continue_from": str(within)})
 
 
-def test_trace_says_what_a_checkpoint_holds(
-    config: Config, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_trace_says_what_a_checkpoint_holds(config, saved, tmp_path, capsys):
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(config))
     hash_ = make(config).blend.spec.hash

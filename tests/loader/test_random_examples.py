@@ -2,10 +2,6 @@
 
 import importlib.util
 import itertools
-from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
@@ -13,25 +9,20 @@ import torch
 import conceptloader as cl
 
 MASK, BLOCK, SIZE = 5000, 5, 16
-Make = Callable[[Any], dict[str, Any]]
 
 
-def example(checkout: Path, name: str) -> ModuleType:
+def example(checkout, name):
     spec = importlib.util.spec_from_file_location(name, checkout / f"examples/pytorch/{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def by_sample(
-    config: dict[str, Any], make: Callable[[Any], dict[str, Any]], ranks: int, stop: int = 0
-) -> dict[int, Any]:
+def by_sample(config, make, ranks, stop=0):
     """What `make` makes of each of 24 samples; with `stop`, resumed after so many batches on one rank."""
-    found: dict[int, Any] = {}
+    found = {}
 
-    def note(batch: Any) -> None:
+    def note(batch):
         made = make(batch)
         for row, sample in enumerate(batch["sample_index"].tolist()):
             found[sample] = [value[row].tolist() for value in made.values()]
@@ -51,7 +42,7 @@ def by_sample(
     return found
 
 
-def test_diffusion(checkout: Path, config: dict[str, Any]) -> None:
+def test_diffusion(checkout, config):
     config["outputs"]["sample_seed"] = True
     diffusion = example(checkout, "diffusion")
     make = lambda batch: diffusion.noise(batch, MASK, BLOCK)._asdict()  # noqa: E731
@@ -75,12 +66,12 @@ def test_diffusion(checkout: Path, config: dict[str, Any]) -> None:
     assert torch.equal((logits.grad != 0).any(-1), masked)
 
 
-def test_dropout(checkout: Path, config: dict[str, Any]) -> None:
+def test_dropout(checkout, config):
     config["outputs"]["sample_seed"] = True
     dropout = example(checkout, "metadata_dropout")
     names = ("concepts_ids", "concepts_counts", "concepts_span_index")
 
-    def make(batch: dict[str, Any]) -> dict[str, Any]:
+    def make(batch):
         dropped = dropout.drop_concepts(batch, "concepts", samples=0.3, spans=0.4)
         return {name: dropped[name] for name in names}
 

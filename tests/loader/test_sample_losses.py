@@ -3,8 +3,6 @@
 import json
 import logging
 import os
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +20,7 @@ LOGITS = torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> dict[str, Any]:
+def config(tmp_path):
     datasets = {
         name: {"path": write_dataset(tmp_path / name, random_documents(60, seed=k, prefix=name)), "weight": 1}
         for k, name in enumerate(("books", "web"))
@@ -32,16 +30,16 @@ def config(tmp_path: Path) -> dict[str, Any]:
     return {"seq_len": 16, "datasets": datasets, "exclude": [masked], "metrics": {"losses": True}}
 
 
-def losses_of(batch: Any, scale: float) -> torch.Tensor:
+def losses_of(batch, scale):
     every = cross_entropy(LOGITS[batch["input_ids"]].transpose(1, 2), batch["labels"], reduction="none")
     return every * batch["loss_weight"] * scale
 
 
-def make(config: Any, **options: Any) -> cl.Loader:
+def make(config, **options):
     return cl.make_dataloader(config, **{"micro_batch_size": 2, "global_batch_size": BATCH, **options})
 
 
-def train(config: Any, folder: Path, steps: int, scale: float = 1, ranks: int = 2, state: Any = None) -> Any:
+def train(config, folder, steps, scale=1, ranks=2, state=None):
     """A launch of all ranks, one after the other. scale: of its losses, by which launches differ."""
     saved = None
     for rank in range(ranks):
@@ -60,7 +58,7 @@ def train(config: Any, folder: Path, steps: int, scale: float = 1, ranks: int = 
     return saved
 
 
-def expected(config: Any, steps: range, scale: float) -> dict[tuple[int, int], tuple[float, float]]:
+def expected(config, steps, scale):
     """(step, sample) -> loss, tokens."""
     found = {}
     for batch in make({**config, "metrics": False}, micro_batch_size=BATCH, num_samples=steps.stop * BATCH):
@@ -71,19 +69,19 @@ def expected(config: Any, steps: range, scale: float) -> dict[tuple[int, int], t
     return found
 
 
-def read(folder: Path, steps: tuple[int, int]) -> dict[tuple[int, int], tuple[float, float]]:
+def read(folder, steps):
     rows = query(open_run(log=folder), "select step, sample, loss, tokens from losses", steps=steps).to_pylist()
     found = {(row["step"], row["sample"]): (row["loss"], row["tokens"]) for row in rows}
     assert len(found) == len(rows)
     return found
 
 
-def same(found: Any, wanted: Any) -> None:
+def same(found, wanted):
     assert sorted(found) == sorted(wanted)
     assert np.array([found[key] for key in wanted]) == pytest.approx(np.array([*wanted.values()]), rel=1e-6)
 
 
-def test_the_last_launch_counts_for_a_step(config: dict[str, Any], tmp_path: Path) -> None:
+def test_the_last_launch_counts_for_a_step(config, tmp_path):
     """On other ranks too; also for steps that it has not made again, which nobody has trained then."""
     state = train(config, tmp_path, 3)
     train(config, tmp_path, 5, scale=2, state=state)
@@ -98,9 +96,7 @@ def test_the_last_launch_counts_for_a_step(config: dict[str, Any], tmp_path: Pat
     same(read(tmp_path, (0, 10)), expected(config, range(1), 4))
 
 
-def test_a_row_that_a_kill_has_torn_is_skipped(
-    config: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_row_that_a_kill_has_torn_is_skipped(config, tmp_path, caplog):
     train(config, tmp_path, 3)
     one, _ = (tmp_path / "conceptloader_losses").iterdir()
     whole = read(tmp_path, (0, 3))
@@ -112,7 +108,7 @@ def test_a_row_that_a_kill_has_torn_is_skipped(
     same(torn, {key: whole[key] for key in torn})
 
 
-def test_the_step_of_a_loop_that_begins_again_counts_once(config: dict[str, Any], tmp_path: Path) -> None:
+def test_the_step_of_a_loop_that_begins_again_counts_once(config, tmp_path):
     loader = cl.TrainedLoader(config, micro_batch_size=4, global_batch_size=BATCH)
     loader.log_start(tmp_path, 0)
     loader.losses.add(losses_of(batch := next(iter(loader)), 5), batch)
@@ -126,7 +122,7 @@ def test_the_step_of_a_loop_that_begins_again_counts_once(config: dict[str, Any]
     same(read(tmp_path, (0, 9)), expected(config, range(2), 1))
 
 
-def test_numpy(config: dict[str, Any], tmp_path: Path) -> None:
+def test_numpy(config, tmp_path):
     loader = cl.batches(config, micro_batch_size=BATCH, num_samples=2 * BATCH)
     loader.log_start(tmp_path, 0)
     for batch in loader:
@@ -135,7 +131,7 @@ def test_numpy(config: dict[str, Any], tmp_path: Path) -> None:
     same(read(tmp_path, (0, 9)), expected(config, range(2), 1))
 
 
-def test_each_pass_of_a_sequential_order_has_its_steps(config: dict[str, Any], tmp_path: Path) -> None:
+def test_each_pass_of_a_sequential_order_has_its_steps(config, tmp_path):
     config |= {"order": "sequential", "split_documents": (0, 0.1), "exclude": []}
     config["datasets"] = {"web": {"path": config["datasets"]["web"]["path"]}}
     loader = make(config, micro_batch_size=BATCH, last_batch="wrap")
@@ -151,7 +147,7 @@ def test_each_pass_of_a_sequential_order_has_its_steps(config: dict[str, Any], t
         assert loss / tokens == pytest.approx(1 + step // steps + 10 * (step % steps))
 
 
-def test_what_would_write_nothing_is_refused(config: dict[str, Any], tmp_path: Path) -> None:
+def test_what_would_write_nothing_is_refused(config, tmp_path):
     with raises(ConfigError, "metrics.losses", fix="log_start"):
         next(iter(make(config)))
     with raises(ConfigError, "outputs.sample_index", "metrics.losses"):

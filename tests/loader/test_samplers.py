@@ -25,7 +25,7 @@ def test_every_index_of_an_epoch_is_given_once_as_by_the_sampler_of_torch(ranks,
             assert len(sampler) == len(their)
 
 
-def test_micro_batches_of_all_ranks_are_the_order() -> None:
+def test_micro_batches_of_all_ranks_are_the_order():
     """The adapters' batch sampler: what makes no whole micro batch for every rank is left out."""
     partition = Partition(micro_batch_size=3, dp_size=2, scheme="contiguous")
     for total in (17, 20, 22):

@@ -3,7 +3,6 @@
 import itertools
 import json
 import logging
-from typing import Any
 
 import pytest
 import torch
@@ -19,23 +18,23 @@ from tests.raises import raises
 KEY = "conceptloader"
 
 
-def make(config: Any, **options: Any) -> cl.Loader:
+def make(config, **options):
     return cl.make_dataloader(config, **{"micro_batch_size": 8, **options})
 
 
-def taken(loader: cl.Loader, batches: int | None = None) -> list[int]:
+def taken(loader, batches=None):
     """The samples of so many micro batches, or of all that are left."""
     with loader:
         return [k for batch in itertools.islice(loader, batches) for k in batch["sample_index"].tolist()]
 
 
-def after(config: Any, batches: int = 1, **options: Any) -> dict[str, Any]:
+def after(config, batches=1, **options):
     loader = make(config, **options)
     taken(loader, batches)
     return loader.state_dict()
 
 
-def evaluation(config: dict[str, Any]) -> dict[str, Any]:
+def evaluation(config):
     datasets = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
     return {**config, "order": "sequential", "phases": [], "datasets": datasets}
 
@@ -125,7 +124,7 @@ def test_a_position_beyond_the_end_is_refused(config):
 # torch.distributed.checkpoint
 
 
-def with_datasets(config: dict[str, Any], *names: str) -> dict[str, Any]:
+def with_datasets(config, *names):
     path = config["datasets"]["a"]["path"]
     datasets = {name: config["datasets"].get(name, {"path": path, "weight": 0.1}) for name in names}
     return {**config, "datasets": datasets, "phases": []}
@@ -133,7 +132,7 @@ def with_datasets(config: dict[str, Any], *names: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("stateful", [True, False])
 def test_distributed_checkpoints_resume_exactly_or_not_at_all(config, tmp_path, stateful):
-    def load(names: str) -> cl.Loader:
+    def load(names):
         loader = make(with_datasets(config, *names))
         if stateful:
             dcp.load({"loader": loader}, checkpoint_id=tmp_path)

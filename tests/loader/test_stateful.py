@@ -3,7 +3,6 @@
 import itertools
 import json
 from collections import Counter
-from typing import Any
 
 import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -19,19 +18,19 @@ SIZE = 240
 class Numbers:
     """A dataset that gives the index asked for."""
 
-    def __len__(self) -> int:
+    def __len__(self):
         return SIZE
 
-    def __getitem__(self, index: int) -> int:
+    def __getitem__(self, index):
         return index
 
 
-def loaders(ranks: int, workers: int = 0) -> list[StatefulDataLoader]:
+def loaders(ranks, workers=0):
     samplers = [cl.EpochSampler(SIZE, ranks, rank) for rank in range(ranks)]
     return [StatefulDataLoader(Numbers(), batch_size=5, sampler=one, num_workers=workers) for one in samplers]
 
 
-def run(made: list[StatefulDataLoader], batches: int | None = None) -> tuple[list[int], list[Any]]:
+def run(made, batches=None):
     """Indices of all ranks in the next batches of each, and each rank's state after them."""
     seen, states = [], []
     for loader in made:

@@ -3,8 +3,6 @@
 import copy
 import itertools
 import pickle
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -16,23 +14,23 @@ from tests.raises import raises
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def config(tmp_path_factory):
     path = write_dataset(tmp_path_factory.mktemp("data") / "data", random_documents(40, seed=1))
     return {"seq_len": 16, "datasets": {"data": {"path": str(path)}}, "outputs": {"sample_index": True}}
 
 
-def loader_of(config: Any, **options: Any) -> TrainedLoader:
+def loader_of(config, **options):
     """Steps of 12 samples in two micro batches of 3, on 2 ranks."""
     return TrainedLoader(
         config, **{"dp_size": 2, "dp_rank": 0, "micro_batch_size": 3, "global_batch_size": 12, **options}
     )
 
 
-def samples(batches: Iterator[Any], count: int) -> list[int]:
+def samples(batches, count):
     return [int(i) for batch in itertools.islice(batches, count) for i in batch["sample_index"]]
 
 
-def test_the_state_is_that_of_the_last_batch_acknowledged(config: Any) -> None:
+def test_the_state_is_that_of_the_last_batch_acknowledged(config):
     loader = loader_of(config)
     batches = iter(loader)
     ahead = [next(batches) for _ in range(5)]  # two steps, and one micro batch of the third
@@ -41,7 +39,7 @@ def test_the_state_is_that_of_the_last_batch_acknowledged(config: Any) -> None:
     loader.acknowledge(ahead[1]["consumed_samples"])
     assert (loader.consumed_samples, loader.steps) == (12, 1)
     inside = loader.state_dict()
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
     assert loader.state_dict() == inside, "after the loop as in it"
     assert loader.state_dict() == loader_of(config, dp_rank=1, consumed_samples=12).state_dict(), "on every rank"
 
@@ -50,7 +48,7 @@ def test_the_state_is_that_of_the_last_batch_acknowledged(config: Any) -> None:
     assert samples(iter(plain), 1) == [12, 13, 14, 15]
 
 
-def test_each_loop_begins_at_what_is_acknowledged(config: Any) -> None:
+def test_each_loop_begins_at_what_is_acknowledged(config):
     loader = loader_of(config)
     assert samples(iter(loader), 3) == [0, 2, 4, 6, 8, 10, 12, 14, 16]
     loader.acknowledge(12)
@@ -59,7 +57,7 @@ def test_each_loop_begins_at_what_is_acknowledged(config: Any) -> None:
     assert loader.consumed_samples == 24
 
 
-def test_an_older_loop_is_refused(config: Any) -> None:
+def test_an_older_loop_is_refused(config):
     loader = loader_of(config)
     first, second = iter(loader), iter(loader)
     next(first)
@@ -69,7 +67,7 @@ def test_an_older_loop_is_refused(config: Any) -> None:
     assert samples(second, 1) == [6, 8, 10]
 
 
-def test_epochs_follow_each_other(config: Any) -> None:
+def test_epochs_follow_each_other(config):
     loader = loader_of(config, epoch_samples=24)
     assert len(loader) == 4
     seen = []
@@ -87,7 +85,7 @@ def test_epochs_follow_each_other(config: Any) -> None:
         loader_of(config, epoch_samples=30)
 
 
-def test_steps_and_samples_have_to_agree(config: Any) -> None:
+def test_steps_and_samples_have_to_agree(config):
     loader = loader_of(config)
     loader.check_step(0)
     handed_out = cl.make_dataloader(config, micro_batch_size=12, consumed_samples=48).state_dict()
@@ -106,7 +104,7 @@ def test_steps_and_samples_have_to_agree(config: Any) -> None:
         loader.check_step(3)
 
 
-def test_steps_are_counted_through_changed_batch_sizes(config: Any) -> None:
+def test_steps_are_counted_through_changed_batch_sizes(config):
     loader = loader_of(config)
     list(itertools.islice(loader, 6))
     loader.acknowledge_step(3)
@@ -120,7 +118,7 @@ def test_steps_are_counted_through_changed_batch_sizes(config: Any) -> None:
     assert (larger.consumed_samples, larger.steps) == (60, 4)
 
 
-def test_a_last_step_that_is_short_counts(config: Any) -> None:
+def test_a_last_step_that_is_short_counts(config):
     loader = loader_of(config, num_samples=30, last_batch="partial")
     assert sum(1 for _ in loader) == len(loader) == 5
     loader.acknowledge_step(3)
@@ -129,7 +127,7 @@ def test_a_last_step_that_is_short_counts(config: Any) -> None:
         list(loader)
 
 
-def test_what_was_not_handed_out_cannot_be_acknowledged(config: Any) -> None:
+def test_what_was_not_handed_out_cannot_be_acknowledged(config):
     loader = loader_of(config)
     next(iter(loader))
     with pytest.raises(ConfigError, match=r"found 12 samples, expected 0 .* to 6"):
@@ -139,12 +137,12 @@ def test_what_was_not_handed_out_cannot_be_acknowledged(config: Any) -> None:
         loader.acknowledge(0)
 
 
-def test_a_trainer_that_acknowledges_nothing_is_refused_early(config: Any) -> None:
+def test_a_trainer_that_acknowledges_nothing_is_refused_early(config):
     with raises(ConfigError, expected="this loader is not told what is trained"):
         list(itertools.islice(loader_of(config), 30))
 
 
-def test_accumulation_of_the_trainer(config: Any) -> None:
+def test_accumulation_of_the_trainer(config):
     loader = loader_of(config)
     loader.check_accumulation(2, "accumulate")
     with raises(ConfigError, "accumulate", "4", "2: a step of 12 samples has that many"):
@@ -152,7 +150,7 @@ def test_accumulation_of_the_trainer(config: Any) -> None:
 
 
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copy", "pickle"])
-def test_a_copy_stands_at_what_is_acknowledged(config: Any, clone: Any) -> None:
+def test_a_copy_stands_at_what_is_acknowledged(config, clone):
     loader = loader_of(config)
     batches = iter(loader)
     samples(batches, 3)
@@ -162,14 +160,14 @@ def test_a_copy_stands_at_what_is_acknowledged(config: Any, clone: Any) -> None:
     assert samples(batches, 1) == [18, 20, 22], "the first one goes on"
 
 
-def test_wrapped_twice(config: Any) -> None:
+def test_wrapped_twice(config):
     loader = loader_of(config)
     with raises(ConfigError, found="<TrainedLoader of data:"):
-        TrainedLoader(loader, micro_batch_size=3)  # type: ignore[arg-type]
+        TrainedLoader(loader, micro_batch_size=3)
 
 
-def test_evaluation_begins_at_its_beginning_each_time(config: Any) -> None:
-    options: dict[str, Any] = {"dp_size": 2, "dp_rank": 1, "micro_batch_size": 3}
+def test_evaluation_begins_at_its_beginning_each_time(config):
+    options = {"dp_size": 2, "dp_rank": 1, "micro_batch_size": 3}
     for content, ends in [({**config, "order": "sequential"}, {}), (config, {"num_samples": 36})]:
         loader = EvaluationLoader(content, **options, **ends)
         one = [batch["sample_index"].tolist() for batch in loader]

@@ -2,21 +2,19 @@
 
 import itertools
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.testing import random_documents, write_dataset
-from tests.raises import raises
+from tests.raises import cells, raises
 
 PREFETCH = 3
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> dict[str, Any]:
+def config(tmp_path):
     datasets = {
         name: {"path": write_dataset(tmp_path / name, random_documents(80, seed=k, prefix=name)), "weight": 1}
         for k, name in enumerate(["a", "b", "c"])
@@ -24,13 +22,13 @@ def config(tmp_path: Path) -> dict[str, Any]:
     return {"seq_len": 16, "datasets": datasets, "block": 8, "loader": {"prefetch_batches": PREFETCH}}
 
 
-def make(config: Any, dp_rank: int = 0, **options: Any) -> cl.Loader:
+def make(config, dp_rank=0, **options):
     return cl.make_dataloader(
         config, **{"dp_rank": dp_rank, "dp_size": 2, "micro_batch_size": 2, "global_batch_size": 8, **options}
     )
 
 
-def rows(batches: Any, number: int | None = None) -> list[tuple[int, int, tuple[int, ...]]]:
+def rows(batches, number=None):
     """(sample, dataset, tokens)."""
     return [
         (sample, dataset, tuple(tokens))
@@ -41,11 +39,11 @@ def rows(batches: Any, number: int | None = None) -> list[tuple[int, int, tuple[
     ]
 
 
-def test_what_was_read_ahead_of_a_late_batch_is_read_again(config: Any) -> None:
+def test_what_was_read_ahead_of_a_late_batch_is_read_again(config):
     """More than `prefetch_batches` of it: weights hold as early as ever, and for all that follows."""
     made = []
 
-    def late(batch: Any) -> Any:
+    def late(batch):
         """In the threads that read: the second batch waits for many others."""
         made.append(batch["sample_index"][0])
         deadline = time.monotonic() + 20
@@ -65,7 +63,7 @@ def test_what_was_read_ahead_of_a_late_batch_is_read_again(config: Any) -> None:
     assert found == rows(make({**config, "phases": phases, "datasets": datasets}, num_samples=320))
 
 
-def test_what_is_refused_changes_nothing(config: Any, tmp_path: Path) -> None:
+def test_what_is_refused_changes_nothing(config, tmp_path):
     loader = make(config, num_samples=400)
     rows(loader, 3)
     loader.log_start(tmp_path, 0)
@@ -89,14 +87,14 @@ def test_what_is_refused_changes_nothing(config: Any, tmp_path: Path) -> None:
     assert loader.set_weights({"a": 2}) == 104  # behind the weights at 100
 
 
-def test_limits_of_epochs_hold(config: Any) -> None:
+def test_limits_of_epochs_hold(config):
     config["datasets"]["a"]["max_epochs"] = 0.5
     loader = make(config, num_samples=400)
     with raises(ConfigError, "datasets.a.max_epochs"):
         loader.set_weights({"a": 1})
 
 
-def test_an_order_without_weights(config: Any) -> None:
+def test_an_order_without_weights(config):
     for entry in config["datasets"].values():
         del entry["weight"]
     loader = make({**config, "order": "sequential"})
@@ -104,7 +102,7 @@ def test_an_order_without_weights(config: Any) -> None:
         loader.set_weights({"a": 1})
 
 
-def test_a_configuration_that_contradicts_them(config: Any) -> None:
+def test_a_configuration_that_contradicts_them(config):
     loader = make(config)
     rows(loader, 1)
     loader.set_weights({"a": 1, "b": 3}, at=40)
@@ -125,7 +123,7 @@ def test_a_configuration_that_contradicts_them(config: Any) -> None:
         ({"phases": [{"at": 9, "weights": {"a": 1, "b": 1e-30}}]}, "phases[0].weights.b"),
     ],
 )
-def test_errors_name_the_key_of_a_weight_as_the_file_has_it(config: Any, change: Any, key: str) -> None:
+def test_errors_name_the_key_of_a_weight_as_the_file_has_it(config, change, key):
     for name, dataset in config["datasets"].items():
         dataset["weight"] = 1e-30 if (name, change) == ("b", {}) else 1
         if change and not change["phases"][0]["at"]:
@@ -134,23 +132,28 @@ def test_errors_name_the_key_of_a_weight_as_the_file_has_it(config: Any, change:
         cl.open_blend({**config, **change})
 
 
-@pytest.mark.parametrize(
-    ("name", "fix"),
-    [("batch_size", "micro_batch_size"), ("num_workers", "num_threads"), ("shuffle", "order: sequential"),
-     ("collate_fn", "batch_transform"), ("dp_sise", "did you mean dp_size?")],
-)  # fmt: skip
-def test_arguments_of_other_loaders_are_named(config: Any, name: str, fix: str) -> None:
+OTHERS = """
+batch_size | micro_batch_size
+num_workers | num_threads
+shuffle | order: sequential
+collate_fn | batch_transform
+dp_sise | did you mean dp_size?
+"""
+
+
+@pytest.mark.parametrize(("name", "fix"), cells(OTHERS))
+def test_arguments_of_other_loaders_are_named(config, name, fix):
     with raises(ConfigError, name, "an unknown argument", fix=fix):
         make(config, **{name: 1})
 
 
-def ramped(config: Any, **ramp: Any) -> Any:
+def ramped(config, **ramp):
     datasets = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
     later = {"at": 40, "weights": {"b": 1, "c": 3}, **({"ramp": ramp} if ramp else {})}
     return {**config, "datasets": datasets, "phases": [{"at": 0, "weights": {"a": 9, "b": 1}}, later]}
 
 
-def test_more_weights_than_states_have_room_for(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_weights_than_states_have_room_for(config, monkeypatch):
     """2 before a ramp, 3 in each of its 63 steps, 2 after it."""
     for most, ramp in ((193, {"samples": 120}), (3, {})):
         monkeypatch.setattr("conceptloader.config.blend.MAX_WEIGHTS", most)

@@ -12,7 +12,7 @@ LENGTH = 13
 PACKED = {"inter_document_masking": True, "create_attention_mask": False}
 
 
-def windows_are_those_of_gpt_dataset(folder: Path) -> None:
+def windows_are_those_of_gpt_dataset(folder):
     path, prefixes = adopted(folder, "a", order="sequential")
     config = dataset_config(LENGTH, blend=(prefixes, None), split="1,0,0", **PACKED)
     stock = in_order(build_stock(config, [1, 0, 0])[0], LENGTH)
@@ -22,7 +22,7 @@ def windows_are_those_of_gpt_dataset(folder: Path) -> None:
         assert_equal_samples(ours[w], stock[w], ignore=("sample_index", "dataset_id"))
 
 
-def so_are_samples_that_are_taken_over(folder: Path) -> None:
+def so_are_samples_that_are_taken_over(folder):
     path, prefixes = adopted(folder, "ab", order={"megatron": "cache"})
     options = {"blend": (prefixes, [0.4, 0.6]), "split": "1,0,0", "path_to_cache": str(folder / "cache")}
     sizes, config = [80, 0, 0], dataset_config(LENGTH, **PACKED, **options)

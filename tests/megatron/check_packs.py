@@ -7,7 +7,6 @@ import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,14 +28,14 @@ LENGTH = 32
 PACKED = {"inter_document_masking": True, "create_attention_mask": False}
 
 
-def yaml_of(path: Path | str) -> dict[str, object]:
-    content: dict[str, object] = yaml.safe_load(Path(path).read_text())
-    for entry in content["datasets"].values():  # type: ignore[attr-defined]
+def yaml_of(path):
+    content = yaml.safe_load(Path(path).read_text())
+    for entry in content["datasets"].values():
         entry["path"] = str(Path(path).parent / entry["path"])
     return content
 
 
-def packs_are_merged_as_get_batch_does(folder: Path) -> None:
+def packs_are_merged_as_get_batch_does(folder):
     from megatron.core import utils
 
     path, _ = adopted(folder, "ab", order="sequential", packing={"bins": 4})
@@ -74,12 +73,12 @@ class Sft:
     eod, pad, vocab_size = 256, 256, 257
     unique_identifiers = "none"
 
-    def tokenize_conversation(self, messages: Any, **options: Any) -> tuple[Any, Any]:
+    def tokenize_conversation(self, messages, **options):
         tokens = np.frombuffer("".join(m["content"] for m in messages).encode(), np.uint8).astype(np.int64)
         return tokens, tokens
 
 
-def sft_is_done_with_packs(folder: Path) -> None:
+def sft_is_done_with_packs(folder):
     from megatron.core.datasets.utils import Split
     from megatron.training.datasets.sft_dataset import SFTDataset
 
@@ -92,7 +91,7 @@ def sft_is_done_with_packs(folder: Path) -> None:
     build += ["--chat-template", str(folder / "chat.jinja"), "--out"]
     assert command([*build, str(folder / "free")]) == 0
     assert command([*build, str(folder / "filled"), "--pad-to-multiple-of", "4"]) == 0
-    given: list[Any] = []
+    given = []
     for name in ("free", "filled"):
         path = folder / f"{name}.yaml"
         path.write_text(

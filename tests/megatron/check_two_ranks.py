@@ -9,7 +9,6 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from megatron.core import parallel_state
@@ -25,7 +24,6 @@ from stock import data_of, dataset_config
 from tiny import LENGTH, parameters, token_losses
 
 from conceptloader.errors import ConfigError
-from conceptloader.integrations.megatron_lm.data import MegatronData
 
 MICRO, BATCH, STEPS, RATE, SPLIT = 2, 8, 4, 0.5, "80,20,0"
 FLAGS = {"reset_position_ids": True, "reset_attention_mask": True, "eod_mask_loss": True}
@@ -34,22 +32,22 @@ FLAGS = {"reset_position_ids": True, "reset_attention_mask": True, "eod_mask_los
 class Tiny(MegatronModule):
     """tiny.py as Megatron wants a model."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config):
         super().__init__(config)
         self.model_type = ModelType.encoder_or_decoder
         self.of = torch.nn.ParameterDict(parameters())
 
-    def set_input_tensor(self, tensor: Any) -> None: ...
+    def set_input_tensor(self, tensor): ...
 
-    def forward(self, *batch: torch.Tensor) -> torch.Tensor:
+    def forward(self, *batch):
         return token_losses(dict(self.of.items()), *batch)
 
 
-def forward_step(data: MegatronData, iterator: Any, model: Any) -> tuple[torch.Tensor, Any]:
+def forward_step(data, iterator, model):
     batch = data.get_batch(iterator)
     losses = model(batch["tokens"], batch["position_ids"], batch["attention_mask"][:, 0], batch["labels"])
 
-    def loss(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+    def loss(losses):
         total, count = (losses * batch["loss_mask"] * batch["loss_weight"]).sum(), batch["loss_mask"].sum()
         report = torch.stack((total, count)).detach()
         torch.distributed.all_reduce(report, group=parallel_state.get_data_parallel_group())
@@ -58,7 +56,7 @@ def forward_step(data: MegatronData, iterator: Any, model: Any) -> tuple[torch.T
     return losses, loss
 
 
-def run(path: Path) -> dict[str, Any]:
+def run(path):
     data = data_of(path, dataset_config(LENGTH, **FLAGS), [STEPS * BATCH, None, 0], split=SPLIT, stage="all")
     config = TransformerConfig(
         num_layers=1, hidden_size=8, num_attention_heads=1, calculate_per_token_loss=True,
@@ -70,7 +68,7 @@ def run(path: Path) -> dict[str, Any]:
     train, valid, _ = data.datasets()
     ranks = parallel_state.get_data_parallel_world_size()
 
-    def forward(iterator: Any, micro_batches: int, only: bool) -> float:
+    def forward(iterator, micro_batches, only):
         step = get_forward_backward_func()
         reports = step(
             forward_step_func=partial(forward_step, data), data_iterator=iterator, model=model,
@@ -96,16 +94,12 @@ LAYOUTS = {
     "cp": {"context_parallel_size": 2},
     "tp": {"tensor_model_parallel_size": 2},
 }
-GIVEN: dict[str, dict[str, Any]] = {
-    "other weight": {},
-    "other copy": {},
-    "other position": {"consumed": 8, "accept": ["loader"]},
-}
+GIVEN = {"other weight": {}, "other copy": {}, "other position": {"consumed": 8, "accept": ["loader"]}}
 
 
-def compared(folder: Path, rank: int) -> dict[str, str]:
+def compared(folder, rank):
     """What a rank finds when both open their data, divided in each way, and rank 1 was given other ones."""
-    found: dict[str, str] = {}
+    found = {}
     for name, layout in LAYOUTS.items():
         parallel_state.initialize_model_parallel(**layout)
         for what, more in {"same": {}, **GIVEN}.items():
@@ -119,7 +113,7 @@ def compared(folder: Path, rank: int) -> dict[str, str]:
     return found
 
 
-def main(folder: Path, *yamls: str) -> None:
+def main(folder, *yamls):
     torch.distributed.init_process_group("gloo")
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     Path(f"found{rank}.json").write_text(json.dumps(compared(folder, rank)))

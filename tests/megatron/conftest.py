@@ -1,12 +1,13 @@
+import sys
 import warnings
-from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 import torch.distributed as dist
 
 
 @pytest.fixture
-def one_process() -> Iterator[None]:
+def one_process():
     """Process groups of this process alone, as Megatron wants them."""
     from megatron.core import parallel_state
 
@@ -17,3 +18,20 @@ def one_process() -> Iterator[None]:
     yield
     parallel_state.destroy_model_parallel()
     dist.destroy_process_group()
+
+
+@pytest.fixture
+def set_args(monkeypatch):
+    """Says what megatron.training.get_args returns; its tokenizer's end of a document is that of the corpora."""
+    from tests.corpora.for_megatron import EOD
+    from tests.megatron.stock import Tokenizer
+
+    training = ModuleType("megatron.training")
+    monkeypatch.setitem(sys.modules, "megatron.training", training)
+    monkeypatch.setattr(Tokenizer, "eod", EOD)
+
+    def set_args(args):
+        training.get_args = lambda: args
+        return args
+
+    return set_args

@@ -4,7 +4,6 @@ import os
 import re
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pretrain_gpt as stock
 from megatron.core import parallel_state
@@ -18,7 +17,7 @@ page = Path(os.environ["DISTILLATION"]).read_text("utf-8")
 blocks = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
-def get_batch(data_iterator: Any, vp_stage: Any) -> Any:
+def get_batch(data_iterator, vp_stage):
     """As releases return it; main has keys in alphabetical order."""
     found = stock.get_batch(data_iterator, vp_stage)
     if not hasattr(stock, "BATCH_KEYS"):
@@ -28,7 +27,7 @@ def get_batch(data_iterator: Any, vp_stage: Any) -> Any:
 
 
 # What the page leaves to the script.
-names: dict[str, Any] = {"get_batch": get_batch, "loss_func": stock.loss_func}
+names = {"get_batch": get_batch, "loss_func": stock.loss_func}
 names["get_attr_wrapped_model"] = get_attr_wrapped_model
 for block in blocks:
     if "nanotron" not in block and "transformers" not in block:
@@ -36,7 +35,7 @@ for block in blocks:
 of_page = names["kd_losses"]
 
 
-def kd_losses(logits: Any, labels: Any, columns: dict[str, Any]) -> Any:
+def kd_losses(logits, labels, columns):
     """As of the page, and compared with those of the whole vocabulary in one process."""
     values = {name: columns[name] for name in ("teacher_ids", "teacher_logprobs")}
     group = parallel_state.get_tensor_model_parallel_group()
@@ -47,7 +46,7 @@ def kd_losses(logits: Any, labels: Any, columns: dict[str, Any]) -> Any:
 names["kd_losses"] = kd_losses
 
 
-def main() -> None:
+def main():
     provider = stock.train_valid_test_datasets_provider
     provider.is_distributed = True
     kind, options = ModelType.encoder_or_decoder, {"get_embedding_ranks": stock.get_embedding_ranks}

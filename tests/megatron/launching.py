@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,27 +37,18 @@ class Finished:
     given: dict[int, list[dict[str, list[int]]]]
 
     @property
-    def errors(self) -> str:
+    def errors(self):
         """What the processes said last, without torchrun's own summary."""
         lines = self.output.splitlines()
         by_rank = [[line for line in lines if line.startswith(f"[rank{rank}]")][-15:] for rank in range(8)]
         return "\n".join(line for last in by_rank for line in last) or "\n".join(lines[-40:])
 
-    def samples(self, rank: int) -> list[list[int]]:
+    def samples(self, rank):
         """Sample indices of each micro batch that a process took."""
         return [line["sample_index"] for line in self.taken.get(rank, [])]
 
 
-def torchrun(
-    script: Sequence[str],
-    folder: Path,
-    *,
-    processes: int = 2,
-    checkout: Path | None = None,
-    kill_after: int = 0,
-    timeout: float = 300,
-    nodes: Sequence[Mapping[str, str]] = ({},),
-) -> Finished:
+def torchrun(script, folder, *, processes=2, checkout=None, kill_after=0, timeout=300, nodes=({},)):
     """Run `script` with the harness in `processes` processes. A run that takes longer than `timeout` s is a failure.
 
     nodes: the environment of each, which has an equal share of the processes; all are on this machine.
@@ -79,15 +69,15 @@ def torchrun(
     )
 
 
-def records(folder: Path, kind: str) -> dict[int, list[dict[str, list[int]]]]:
+def records(folder, kind):
     """By rank, what the harness has written down."""
     paths = {int(path.stem.removeprefix(kind)): path for path in folder.glob(f"{kind}*.jsonl")}
     return {rank: [json.loads(line) for line in path.read_text().splitlines()] for rank, path in paths.items()}
 
 
-def losses(output: str) -> dict[int, tuple[str, ...]]:
+def losses(output):
     """By step, what a script has printed: Megatron's loss and gradient norm, or our example's line of JSON."""
-    found: dict[int, tuple[str, ...]] = {}
+    found = {}
     for line in output.splitlines():
         if match := ITERATION.search(line):
             found[int(match[1])] = match.groups()[1:]

@@ -13,7 +13,6 @@ import os
 import sys
 from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 import pretrain_gpt as stock
 import torch
@@ -32,12 +31,12 @@ if "METRICS" in os.environ:
     cl.metrics.on_step(lambda metrics: METRICS.write(json.dumps(asdict(metrics)) + "\n"))
 
 
-def observed(loss_func: Any, concepts: Any, losses: torch.Tensor) -> Any:
+def observed(loss_func, concepts, losses):
     megatron_lm.add_losses(losses, {**concepts, "loss_mask": loss_func.args[0]})  # of each token, with the loss mask
     return loss_func(losses)
 
 
-def forward_step(data_iterator: Any, model: Any) -> Any:
+def forward_step(data_iterator, model):
     global SET_WEIGHTS, FAIL_IN
     if str(get_args().curr_iteration) == FAIL_IN:
         FAIL_IN = None
@@ -52,7 +51,7 @@ def forward_step(data_iterator: Any, model: Any) -> Any:
     return result if concepts is None or not LEARNS else (result[0], partial(observed, result[1], concepts))
 
 
-def main() -> None:
+def main():
     provider = stock.train_valid_test_datasets_provider
     provider.is_distributed = True
     kind, run, options = ModelType.encoder_or_decoder, pretrain, {"get_embedding_ranks": stock.get_embedding_ranks}
@@ -71,7 +70,7 @@ def main() -> None:
         run(provider, builder, kind, forward_step, **options)
 
 
-def with_restart() -> None:
+def with_restart():
     """What inprocess_restart does between two calls of pretrain(): abort communication, destroy Megatron's state."""
     from megatron.training import training
 

@@ -1,14 +1,13 @@
 """Runs of an unmodified pretrain_gpt.py under the launcher, and what they must agree with."""
 
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from conceptloader.order.partition import Partition
-from tests.megatron.launching import ARGUMENTS, Finished, torchrun
+from tests.megatron.launching import ARGUMENTS, torchrun
 
 CHECKOUTS = [Path(word).resolve() for word in os.environ.get("MEGATRON_SRC", "").split(os.pathsep) if word]
 # core_v0.16.1 needs six, regex and pydantic as well.
@@ -33,10 +32,10 @@ class Layout:
     readers: tuple[int, ...] = (0,)
 
     @property
-    def micro_batches(self) -> int:
+    def micro_batches(self):
         return BATCH // self.micro_batch // self.dp_size
 
-    def planned(self, rank: int, first: int = 0) -> list[list[int]]:
+    def planned(self, rank, first=0):
         """Samples of each micro batch of steps first..STEPS of process `rank`."""
         partition = Partition(micro_batch_size=self.micro_batch, dp_size=self.dp_size, scheme="contiguous")
         steps = range(first * BATCH, STEPS * BATCH, BATCH)
@@ -48,18 +47,18 @@ ALONE = Layout(processes=1)
 
 
 def pretrain(
-    checkout: Path,
-    folder: Path,
-    layout: Layout,
-    *more: str,
-    config: Path | None = None,
-    in_place: bool = False,
-    launched: bool = True,
-    script: Path | None = None,
-    kill_after: int = 0,
-    nodes: Sequence[Mapping[str, str]] = ({},),
-    batch: tuple[str, ...] = ("--global-batch-size", str(BATCH), "--train-iters", str(STEPS)),
-) -> Finished:
+    checkout,
+    folder,
+    layout,
+    *more,
+    config=None,
+    in_place=False,
+    launched=True,
+    script=None,
+    kill_after=0,
+    nodes=({},),
+    batch=("--global-batch-size", str(BATCH), "--train-iters", str(STEPS)),
+):
     """Run pretrain_gpt.py or `script`, under the launcher if there is a configuration of ours, or none has to be."""
     # Its end-of-document token is the last of the vocabulary, or, in earlier releases, the one behind that.
     source = (checkout / "megatron/core/tokenizers/text/libraries/null_tokenizer.py").read_text()
@@ -73,17 +72,17 @@ def pretrain(
     return torchrun(command, folder, processes=layout.processes, checkout=checkout, kill_after=kill_after, nodes=nodes)
 
 
-def saving(folder: Path, load: Path | None = None) -> list[str]:
+def saving(folder, load=None):
     """Write checkpoints to `folder`; go on from those of `load`."""
     return ["--save", str(folder), "--load", str(load or folder), "--save-interval", str(SAVED)]
 
 
-def ended(run: Finished) -> Finished:
+def ended(run):
     assert run.returncode == 0, run.errors
     return run
 
 
-def same_losses(resumed: Finished, whole: Finished, first: int = SAVED + 1, rounding: float = 0.0) -> None:
+def same_losses(resumed, whole, first=SAVED + 1, rounding=0.0):
     """Every step after the resume printed what the uninterrupted run did, to the last digit unless there is a rounding.
 
     Megatron's second line after a start shows the mean of two losses; of that step only the gradient norm is compared.

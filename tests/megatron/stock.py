@@ -1,10 +1,8 @@
 """Corpora in Megatron's own .bin/.idx files, and what the installed megatron-core makes of them."""
 
-from collections.abc import Callable, Sequence
+from argparse import Namespace
 from dataclasses import fields
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,14 +24,14 @@ class Tokenizer:
     vocab_size = 100
     eod = EOD
 
-    def __init__(self, pad: int | None = None) -> None:
+    def __init__(self, pad=None):
         self.unique_identifiers = {"class": "Tokenizer", "pad": pad}
         self.special_tokens_dict = {"eod_token": EOD} | ({} if pad is None else {"pad_token": pad})
         if pad is not None:
             self.pad = pad
 
 
-def dataset_config(seq_length: int, pad: int | None = None, **options: Any) -> GPTDatasetConfig:
+def dataset_config(seq_length, pad=None, **options):
     """A GPTDatasetConfig with plain defaults."""
     flags = {"reset_position_ids": False, "reset_attention_mask": False, "eod_mask_loss": False}
     defaults = {
@@ -45,12 +43,29 @@ def dataset_config(seq_length: int, pad: int | None = None, **options: Any) -> G
     return GPTDatasetConfig(**{**defaults, **flags, **options})
 
 
-def build_stock(config: GPTDatasetConfig, sizes: Sequence[int | None]) -> list[Any]:
+def arguments(**changes):
+    """Megatron's, as far as a run looks at them."""
+    plain = {
+        "global_batch_size": 8, "micro_batch_size": 2, "rampup_batch_size": None, "seq_length": 16, "iteration": 0,
+        "decrease_batch_size_if_needed": False, "phase_transition_iterations": None, "consumed_train_samples": 0,
+        "train_iters": 8, "rank": 0, "world_size": 1, "num_workers": 0, "dataloader_type": "single", "save": None,
+        "load": None, "split": None, "transformer_impl": "local", "masked_softmax_fusion": True, "fp16": False,
+        "bf16": False,
+    }  # fmt: skip
+    return Namespace(**{**plain, **changes})
+
+
+def builder(config, sizes=(64, 0, 0)):
+    """As much of a BlendedMegatronDatasetBuilder as a run looks at."""
+    return SimpleNamespace(cls=GPTDataset, config=config, sizes=[*sizes], is_built_on_rank=lambda: True)
+
+
+def build_stock(config, sizes):
     """Train, valid and test of Megatron's own builder."""
     return BlendedMegatronDatasetBuilder(GPTDataset, list(sizes), lambda: True, config).build()
 
 
-def adopted(folder: Path, names: str, **config: Any) -> tuple[Path, list[str]]:
+def adopted(folder, names, **config):
     """Corpora in Megatron's files, adopted in place, and a YAML of them."""
     prefixes = [random_corpus(folder / f"{name}_text", seed) for seed, name in enumerate(names)]
     for name, prefix in zip(names, prefixes, strict=True):
@@ -61,12 +76,12 @@ def adopted(folder: Path, names: str, **config: Any) -> tuple[Path, list[str]]:
     return path, prefixes
 
 
-def data_of(config: Any, given: Any, sizes: Sequence[int | None] = (64, 0, 0), **more: Any) -> MegatronData:
+def data_of(config, given, sizes=(64, 0, 0), **more):
     """MegatronData with micro batches of two samples."""
     return MegatronData(config, given, sizes, **{"micro_batch_size": 2, **more})
 
 
-def in_order(stock: Any, length: int) -> Any:
+def in_order(stock, length):
     """A GPTDataset that returns window w of the token stream as sample w."""
     lengths = stock.dataset.sequence_lengths
     stock.document_index = np.arange(len(lengths), dtype=np.int32)
@@ -78,7 +93,7 @@ def in_order(stock: Any, length: int) -> Any:
     return stock
 
 
-def assert_equal_samples(found: dict[str, Any], stock: dict[str, Any], ignore: Sequence[str] = ()) -> None:
+def assert_equal_samples(found, stock, ignore=()):
     """Same keys, dtypes, shapes and values."""
     assert set(found) - set(ignore) == set(stock) - set(ignore)
     for key in set(stock) - set(ignore):
@@ -87,7 +102,7 @@ def assert_equal_samples(found: dict[str, Any], stock: dict[str, Any], ignore: S
         assert torch.equal(a, b), SimpleNamespace(key=key, found=a, stock=b)
 
 
-def run_checks(folder: Path, *checks: Callable[[Path], None]) -> None:
+def run_checks(folder, *checks):
     """Each in a folder of its own. Prints "equal", or "absent" without --dataloader-inter-document-masking."""
     if "inter_document_masking" not in {field.name for field in fields(GPTDatasetConfig)}:
         print("absent")

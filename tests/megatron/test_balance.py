@@ -1,8 +1,5 @@
 """`loader.balance` under an unmodified pretrain_gpt.py (MEGATRON_SRC): equal steps, losses, and work of ranks."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -39,19 +36,19 @@ MASKED = (
 )
 
 
-def by_step(run: Any, rank: int, key: str = "sample_index") -> list[list[Any]]:
+def by_step(run, rank, key="sample_index"):
     lines = [line[key] for line in run.taken[rank]]
     each = len(lines) // STEPS
     return [lines[step * each : (step + 1) * each] for step in range(STEPS)]
 
 
-def work(step: list[list[int]]) -> int:
+def work(step):
     return sum(int((np.diff(np.unique(line)) ** 2).sum()) for line in step)
 
 
 @each_checkout
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_balance(checkout: Path, name: str, tmp_path: Path) -> None:
+def test_balance(checkout, name, tmp_path):
     if "inter_document_masking" not in (checkout / "megatron/core/datasets/gpt_dataset.py").read_text():
         pytest.skip("--dataloader-inter-document-masking is of core 0.19")
     layout = LAYOUTS[name]

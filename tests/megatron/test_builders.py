@@ -1,15 +1,8 @@
 """Scripts with several builders, as for validation data of their own: each gets the data that it asks for."""
 
 import itertools
-import sys
-from argparse import Namespace
-from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
-from megatron.core.datasets.gpt_dataset import GPTDataset
 
 from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm.launch import Run
@@ -17,47 +10,26 @@ from conceptloader.integrations.megatron_lm.options import take_options
 from conceptloader.order.progress.state import OrderState
 from tests.corpora.for_megatron import EOD, write_config, write_datasets
 from tests.corpora.token_files import write_corpus
-from tests.megatron.stock import Tokenizer, dataset_config
+from tests.megatron.stock import arguments, builder, dataset_config
 from tests.raises import raises
 
 pytestmark = pytest.mark.usefixtures("one_process")
 LENGTH = 16
-Start = Callable[..., tuple[Run, Namespace]]
 
 
 @pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Start:
+def start(set_args):
     """A run of a command line, with Megatron's arguments."""
-    monkeypatch.setattr(Tokenizer, "eod", EOD)
-    args = Namespace(
-        global_batch_size=8, micro_batch_size=2, rampup_batch_size=None, seq_length=LENGTH,
-        decrease_batch_size_if_needed=False, phase_transition_iterations=None, iteration=0, consumed_train_samples=0,
-        train_iters=8, rank=0, num_workers=0, dataloader_type="single", save=None, load=None, split="80,20,0",
-        transformer_impl="local", masked_softmax_fusion=False, fp16=False, bf16=False,
-    )  # fmt: skip
-    given = ModuleType("megatron.training")
-    given.get_args = lambda: args  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "megatron.training", given)
-
-    def start(*words: str) -> tuple[Run, Namespace]:
-        options, _ = take_options(words)
-        assert options is not None
-        return Run(options), args
-
-    return start
+    return lambda *words: (Run(take_options(words)[0]), set_args(arguments(split="80,20,0")))
 
 
-def build(run: Run, sizes: list[int | None], **options: Any) -> list[Any]:
+def build(run, sizes, **options):
     """What a BlendedMegatronDatasetBuilder of its own, with a configuration of its own, gives a script."""
-    config = dataset_config(LENGTH, **options)
-    return run.build(
-        lambda _: None,
-        SimpleNamespace(cls=GPTDataset, config=config, sizes=sizes, is_built_on_rank=lambda: True),
-    )
+    return run.build(lambda _: None, builder(dataset_config(LENGTH, **options), sizes))
 
 
 @pytest.fixture
-def blends(tmp_path: Path) -> dict[str, dict[str, Any]]:
+def blends(tmp_path):
     """Arguments of configurations: web has tokens below 40, code above."""
     web, code = (
         write_corpus(tmp_path / name, [[*range(k + d % 9, k + 30), EOD] for d in range(90)])
@@ -72,7 +44,7 @@ def blends(tmp_path: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def tokens(dataset: Any) -> set[int]:
+def tokens(dataset):
     return {int(token) for k in range(len(dataset))[:64] for token in dataset[k]["tokens"]} - {EOD}
 
 
@@ -83,9 +55,7 @@ def tokens(dataset: Any) -> set[int]:
         *itertools.product(["train"], [64], ["code", "masked", "web"]),
     ],
 )
-def test_validation_by_a_builder_of_its_own(
-    start: Start, blends: dict[str, dict[str, Any]], other: str, first: str, asked: int
-) -> None:
+def test_validation_by_a_builder_of_its_own(start, blends, other, first, asked):
     """Whichever comes first, and also if it is asked for training data, which nobody reads.
 
     The state that is saved is that of the training.
@@ -111,11 +81,8 @@ def test_validation_by_a_builder_of_its_own(
         assert unread is None
 
 
-def test_a_second_builder_with_tensors_of_other_shapes_is_refused(start: Start, tmp_path: Path) -> None:
+def test_a_second_builder_with_tensors_of_other_shapes_is_refused(start, tmp_path):
     run, _ = start("--conceptloader-config", str(write_config(write_datasets(tmp_path / "data") / "data.yaml")))
     assert build(run, [64, 0, 0])
-    builder = SimpleNamespace(
-        cls=GPTDataset, config=dataset_config(2 * LENGTH), sizes=[0, 8, 0], is_built_on_rank=lambda: True
-    )
     with raises(ConfigError, "BlendedMegatronDatasetBuilder", "tensors of other shapes", fix="one builder"):
-        run.build(lambda _: None, builder)
+        run.build(lambda _: None, builder(dataset_config(2 * LENGTH), [0, 8, 0]))

@@ -1,7 +1,5 @@
 """Datasets of ours, over Megatron's own files, return what Megatron's own return."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -20,13 +18,12 @@ LENGTH = 13
 
 @pytest.mark.parametrize("pad", [None, 5])
 @pytest.mark.parametrize("flags", [*FLAGS, {"create_attention_mask": False}])
-def test_same_window_same_sample(tmp_path: Path, flags: dict[str, bool], pad: int | None) -> None:
+def test_same_window_same_sample(tmp_path, flags, pad):
     path, prefixes = adopted(tmp_path, "a", order="sequential")
     stock_config = dataset_config(LENGTH, pad, blend=(prefixes, None), split="1,0,0", **flags)
     stock = in_order(build_stock(stock_config, [1, 0, 0])[0], LENGTH)
     data = data_of(path, dataset_config(LENGTH, pad, **flags), [len(stock), 0, 0], split="1,0,0")
     ours = data.datasets()[0]
-    assert ours is not None
     assert len(ours) == len(stock)
     for w in range(len(stock)):
         assert_equal_samples(ours[w], stock[w], ignore=OURS)
@@ -39,7 +36,7 @@ def test_same_window_same_sample(tmp_path: Path, flags: dict[str, bool], pad: in
 
 @pytest.mark.parametrize("weights", [[0.5, 0.2, 0.3], None])
 @pytest.mark.parametrize("flags", FLAGS[::7])
-def test_taking_over_a_run(tmp_path: Path, weights: list[float] | None, flags: dict[str, bool]) -> None:
+def test_taking_over_a_run(tmp_path, weights, flags):
     """The trainer goes on with Megatron's own samples, in its own order, from its own files, which stay as they are."""
     cache = tmp_path / "cache"
     path, prefixes = adopted(tmp_path, "abc", order={"megatron": "cache"})
@@ -51,7 +48,6 @@ def test_taking_over_a_run(tmp_path: Path, weights: list[float] | None, flags: d
     data = data_of(path, config, sizes, consumed=40)
     ours = data.datasets()
     for theirs, mine in zip(stock[:2], ours[:2], strict=True):
-        assert mine is not None
         assert len(mine) == len(theirs)  # more than was asked for, where the index of a single corpus ends later
         for t in range(len(mine)):
             assert_equal_samples(mine[t], theirs[t], ignore=["sample_index"])
@@ -64,7 +60,7 @@ def test_taking_over_a_run(tmp_path: Path, weights: list[float] | None, flags: d
         data_of(path, config, [91, 8, 0])
 
 
-def test_splits(tmp_path: Path) -> None:
+def test_splits(tmp_path):
     """--split cuts by document, --full-validation reads every window once, several sets come as a list."""
     path = write_config(write_datasets(tmp_path) / "data.yaml")
     config = dataset_config(16)
@@ -93,7 +89,7 @@ def test_splits(tmp_path: Path) -> None:
     assert [len(one) for one in sets] == [(ranges[name][1] - ranges[name][0] - 1) // 16 for name in ("code", "web")]
 
 
-def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
+def test_what_is_asked_for_must_be_there(tmp_path):
     path = write_config(write_datasets(tmp_path) / "data.yaml")
     with raises(ConfigError, fix="--eval-iters 0"):
         data_of(path, dataset_config(16), [100, 20, 0])
@@ -110,7 +106,7 @@ def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
         data_of(path, dataset_config(16), [10**5, 0, 0]).datasets()
 
 
-def test_take_over_wants_all_of_each_file_in_place(tmp_path: Path) -> None:
+def test_take_over_wants_all_of_each_file_in_place(tmp_path):
     path, _ = adopted(tmp_path, "ab", order={"megatron": "cache"})
     other = random_corpus(tmp_path / "c_text", 9)
     options = {"blend": ([other], None), "split": "1,0,0", "path_to_cache": str(tmp_path / "cache")}

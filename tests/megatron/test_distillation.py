@@ -1,7 +1,6 @@
 """The student of docs/distillation.md on a Megatron-LM checkout (MEGATRON_SRC): its values are those of its labels."""
 
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ TOP = 4
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def config(tmp_path_factory):
     folder = write_datasets(tmp_path_factory.mktemp("data"))
     for number, name in enumerate(("code", "web")):
         places = np.arange(cl.open_dataset(folder / name).num_tokens)[:, None]
@@ -31,9 +30,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @each_checkout
 @pytest.mark.parametrize("parallel", ["tensor", "pipeline", "context"])
-def test_a_student(
-    checkout: Path, parallel: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_student(checkout, parallel, config, tmp_path, monkeypatch):
     """Every layout reads the same values as plain PyTorch, and begins with the same loss as one process."""
     monkeypatch.setenv("DISTILLATION", str(ROOT / "docs/distillation.md"))
     layout = Layout((f"--{parallel}-{'' if parallel == 'context' else 'model-'}parallel-size", "2"))

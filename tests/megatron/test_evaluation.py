@@ -1,24 +1,21 @@
 """Evaluation beside a training with concepts: the tensors of the training, at the batch sizes that Megatron takes."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
+import yaml
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
-from conceptloader.integrations.megatron_lm.data import MegatronData
 from tests.corpora.for_megatron import EOD, write_config, write_datasets
 from tests.corpora.small import written
 from tests.megatron.stock import Tokenizer, data_of, dataset_config
-from tests.raises import raises
+from tests.raises import cells, raises
 
 pytestmark = pytest.mark.usefixtures("one_process")
 LENGTH = 16
 
 
-def write_one(path: Path, spans: list[Any] | None, tokens: int = 400, **tokenizer: Any) -> None:
+def write_one(path, spans, tokens=400, **tokenizer):
     """A dataset of one document; spans: of track topic, None for no such track."""
     known = {"name": "none", "vocab_size": 256, "eos_id": EOD, **tokenizer}
     document = [*range(100), *([7] * (tokens - 100))], {} if spans is None else {"topic": spans}
@@ -27,7 +24,7 @@ def write_one(path: Path, spans: list[Any] | None, tokens: int = 400, **tokenize
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     folder = write_datasets(tmp_path_factory.mktemp("data"))
     write_one(folder / "dense", [(i, i + 1, [1, 2, 3, 4]) for i in range(400)])  # a span a token, more than elsewhere
     write_one(folder / "bare", None)
@@ -38,13 +35,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def evaluation(folder: Path, *names: str, **changes: Any) -> Path:
+def evaluation(folder, *names, **changes):
     datasets = {name: {"path": name, "weight": 1} for name in names}
     return write_config(folder / "valid.yaml", datasets=datasets, **changes)
 
 
 @pytest.mark.parametrize("concepts", [{}, {"topic": {}}, {"topic": {"max_spans": 3, "overflow": "truncate"}}])
-def test_batches_of_all_splits_have_the_same_tensors(folder: Path, concepts: dict[str, Any]) -> None:
+def test_batches_of_all_splits_have_the_same_tensors(folder, concepts):
     """Whatever the evaluation's own file says of tracks, and whether its data have them."""
     valid = evaluation(folder, "dense", "bare", tracks=concepts)
     data = data_of(folder / "train.yaml", dataset_config(LENGTH), [64, 20, 0], valid=valid)
@@ -62,25 +59,26 @@ def test_batches_of_all_splits_have_the_same_tensors(folder: Path, concepts: dic
     assert seen == {0, LENGTH}
 
 
-def test_a_track_for_evaluation_alone_is_refused(folder: Path) -> None:
+def test_a_track_for_evaluation_alone_is_refused(folder):
     bare = write_config(folder / "no concepts.yaml", tracks={})
     valid = evaluation(folder, "dense", tracks={"topic": {}})
     with raises(ConfigError, "tracks.topic", "a track of the evaluation configuration only"):
         data_of(bare, dataset_config(LENGTH), valid=valid)
 
 
-@pytest.mark.parametrize(
-    ("key", "changes"),
-    [
-        ("continue_from", {"continue_from": "elsewhere"}),
-        ("skip", {"skip": [{"at": 8, "count": 8}]}),
-        ("exclude", {"exclude": [{"at": 0, "file": "ids.txt"}]}),
-        ("phases[1]", {"phases": [{"at": n, "weights": {"dense": 1}} for n in (0, 8)]}),
-        ("datasets.dense.max_epochs", {"datasets": {"dense": {"path": "dense", "weight": 1, "max_epochs": 1}}}),
-    ],
-)
-def test_what_belongs_to_a_training_is_refused(folder: Path, key: str, changes: dict[str, Any]) -> None:
+TRAINING = """
+continue_from | {continue_from: elsewhere}
+skip | {skip: [{at: 8, count: 8}]}
+exclude | {exclude: [{at: 0, file: ids.txt}]}
+phases[1] | {phases: [{at: 0, weights: {dense: 1}}, {at: 8, weights: {dense: 1}}]}
+datasets.dense.max_epochs | {datasets: {dense: {path: dense, weight: 1, max_epochs: 1}}}
+"""
+
+
+@pytest.mark.parametrize(("key", "changes"), cells(TRAINING))
+def test_what_belongs_to_a_training_is_refused(folder, key, changes):
     """It had no effect."""
+    changes = yaml.safe_load(changes)
     datasets = {"dense": {"path": "dense", **({} if "phases" in changes else {"weight": 1})}}
     for split in ("valid", "test"):
         path = write_config(folder / "valid.yaml", **{"datasets": datasets, **changes})
@@ -89,7 +87,7 @@ def test_what_belongs_to_a_training_is_refused(folder: Path, key: str, changes: 
             data_of(folder / "train.yaml", dataset_config(LENGTH), [64, 8, 8], **files)
 
 
-def test_micro_batches_of_evaluation_have_any_size(folder: Path) -> None:
+def test_micro_batches_of_evaluation_have_any_size(folder):
     """Megatron evaluates without gradients, full validation one sample at a time; in training a size is refused."""
     data = data_of(
         folder / "train.yaml",
@@ -116,11 +114,11 @@ def test_micro_batches_of_evaluation_have_any_size(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["train", "valid"])
-def test_data_of_another_tokenizer_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+def test_data_of_another_tokenizer_are_refused(folder, monkeypatch, where):
     config = dataset_config(LENGTH)
     monkeypatch.setattr(Tokenizer, "eod", EOD)
 
-    def data(name: str, **more: Any) -> MegatronData:
+    def data(name, **more):
         files = {"train": folder / "train.yaml", "valid": evaluation(folder, "dense")}
         files[where] = write_config(folder / "wrong.yaml", datasets={name: {"path": name}}, tracks={})
         if where == "train":

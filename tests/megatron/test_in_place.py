@@ -2,10 +2,10 @@
 
 import multiprocessing
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,28 +16,27 @@ from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.ingest.adopt import in_place
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.integrations.megatron_lm import launch
-from conceptloader.integrations.megatron_lm.data import MegatronData
 from conceptloader.integrations.megatron_lm.options import take_options
 from tests.corpora.blended import tokens_of
 from tests.corpora.token_files import EOD, random_corpus, write_corpus
 from tests.megatron.stock import adopted, assert_equal_samples, build_stock, data_of, dataset_config
-from tests.raises import raises
+from tests.raises import cells, raises
 
 LENGTH, SIZES = 13, [60, 8, 0]
 
 
 @pytest.fixture
-def prefixes(tmp_path: Path) -> list[str]:
+def prefixes(tmp_path):
     return [random_corpus(tmp_path / f"{name}_text", seed) for seed, name in enumerate("ab")]
 
 
-def made(blend: Any, cache: Path | None, **more: Any) -> MegatronData:
+def made(blend, cache, **more):
     options = {"split": "90,10,0", "path_to_cache": cache and str(cache), **more.pop("options", {})}
     return data_of(None, dataset_config(LENGTH, blend=blend, **options), **{"sizes": SIZES, **more})
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_run_moves_to_a_yaml_of_the_same_files_adopted(tmp_path: Path) -> None:
+def test_a_run_moves_to_a_yaml_of_the_same_files_adopted(tmp_path):
     """And back, from copies of other times: what identifies a file is in it. Files of a few KiB are read whole."""
     prefixes = [random_corpus(tmp_path / name, seed, documents=3000) for seed, name in enumerate("ab")]
     data = made((prefixes, [0.7, 0.3]), tmp_path / "cache")
@@ -55,7 +54,7 @@ def test_a_run_moves_to_a_yaml_of_the_same_files_adopted(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("one_process")
-def test_validation_sets_are_megatrons(tmp_path: Path) -> None:
+def test_validation_sets_are_megatrons(tmp_path):
     """One for each path, in their sequence, by which it names losses; one of all where --split cuts it off."""
     flags = {"multiple_validation_sets": True, "full_validation": True, "path_to_cache": str(tmp_path / "cache")}
     paths = [write_corpus(tmp_path / f"{k}_text", [[*range(10 * k, 10 * k + 8), EOD] * 10]) for k in (5, 1, 3)]
@@ -63,7 +62,7 @@ def test_validation_sets_are_megatrons(tmp_path: Path) -> None:
     theirs = build_stock(dataset_config(LENGTH, **given), [60, None, 0])[1]
     ours = made(None, tmp_path / "cache", options=given, sizes=[60, None, 0]).datasets()[1]
 
-    def windows(dataset: Any) -> list[list[int]]:
+    def windows(dataset):
         return sorted(dataset[k]["tokens"].tolist() for k in range(len(dataset)))
 
     assert [windows(one) for one in ours] == [windows(one) for one in theirs]
@@ -75,7 +74,7 @@ def test_validation_sets_are_megatrons(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_run_of_megatrons_goes_on_with_its_samples_and_then_with_ours(tmp_path: Path, prefixes: list[str]) -> None:
+def test_a_run_of_megatrons_goes_on_with_its_samples_and_then_with_ours(tmp_path, prefixes):
     """No configuration and no adopted dataset: the samples are the stock builder's, whoever resumes next."""
     cache, blend = tmp_path / "cache", (prefixes, [0.7, 0.3])
     options = {"blend": blend, "split": "90,10,0", "path_to_cache": str(cache)}
@@ -104,27 +103,27 @@ def test_a_run_of_megatrons_goes_on_with_its_samples_and_then_with_ours(tmp_path
         made(blend, None, consumed=40)
 
 
-ERRORS: dict[str, tuple[dict[str, Any], str, str, str]] = {  # what is asked, where, what is found, a word of the fix
-    "few documents": ({"split": "99,1,0"}, "--split", "no document", "--split"),
-    "long windows": ({"length": 100}, "--seq-length", "100", "--seq-length"),
-    "no weight": ({"weights": [0.0, 0.0]}, "--data-path", "0.0", "above 0"),
-    "less than nothing": ({"weights": [0.5, -0.5]}, "--data-path", "-0.5", "above 0"),
-    "another split": ({"split": "80,20,0", "consumed": 40}, "", "--split (extra.split_documents): saved", ""),
-    "another length": ({"length": 7, "consumed": 40}, "--seq-length", "7 instead of 13", "--seq-length"),
-    "no training": ({"blend_per_split": True}, "--train-data-path", "nothing to train on", "--train-data-path"),
-}
+# Name, what is asked, where, what is found, a word of the fix.
+ERRORS = """
+few documents | {split: '99,1,0'} | --split | no document | --split
+long windows | {length: 100} | --seq-length | 100 | --seq-length
+no weight | {weights: [0.0, 0.0]} | --data-path | 0.0 | above 0
+less than nothing | {weights: [0.5, -0.5]} | --data-path | -0.5 | above 0
+another split | {split: '80,20,0', consumed: 40} | - | --split (extra.split_documents): saved | -
+another length | {length: 7, consumed: 40} | --seq-length | 7 instead of 13 | --seq-length
+no training | {blend_per_split: true} | --train-data-path | nothing to train on | --train-data-path
+"""
 
 
 @pytest.mark.usefixtures("one_process")
-@pytest.mark.parametrize("name", ERRORS)
-def test_errors_name_the_options_that_were_given(tmp_path: Path, prefixes: list[str], name: str) -> None:
+@pytest.mark.parametrize(("name", "asked", "where", "found", "fix"), cells(ERRORS))
+def test_errors_name_the_options_that_were_given(tmp_path, prefixes, name, asked, where, found, fix):
     """And no key of a configuration, which nobody wrote."""
-    asked, where, found, fix = ERRORS[name]
-    asked = {"split": "90,10,0", "length": LENGTH, "weights": [0.5, 0.5], **asked}
+    asked = {"split": "90,10,0", "length": LENGTH, "weights": [0.5, 0.5], **yaml.safe_load(asked)}
     small = random_corpus(tmp_path / "small", 1, documents=3)
     state = made((prefixes, [0.5, 0.5]), tmp_path / "c").state(40)
     blend = (prefixes if "consumed" in asked else [prefixes[0], small], asked["weights"])
-    options: dict[str, Any] = {"blend": blend, "split": asked["split"], "path_to_cache": str(tmp_path / "c")}
+    options = {"blend": blend, "split": asked["split"], "path_to_cache": str(tmp_path / "c")}
     if "blend_per_split" in asked:
         options |= {"blend": None, "blend_per_split": [None, blend, None], "split": None}
     saved = {"consumed": 40, "saved": state} if "consumed" in asked else {}
@@ -132,7 +131,7 @@ def test_errors_name_the_options_that_were_given(tmp_path: Path, prefixes: list[
         data_of(None, dataset_config(asked["length"], **options), SIZES, **saved)
 
 
-def test_files_are_adopted_once_and_again_when_they_change(tmp_path: Path, prefixes: list[str]) -> None:
+def test_files_are_adopted_once_and_again_when_they_change(tmp_path, prefixes):
     """Processes that come at the same time make one dataset; beside the files without a cache."""
     with multiprocessing.get_context("fork").Pool(4) as pool:
         found = pool.starmap(in_place.datasets_in_place, [((prefixes, [1, 2]), None)] * 4)
@@ -149,7 +148,7 @@ def test_files_are_adopted_once_and_again_when_they_change(tmp_path: Path, prefi
     assert changed["b_text"] == found[0]["datasets"]["b_text"]
 
 
-def test_names_are_what_tells_paths_apart(tmp_path: Path) -> None:
+def test_names_are_what_tells_paths_apart(tmp_path):
     for name in ("x/web", "y/web", "y/code"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         random_corpus(tmp_path / name, 1)
@@ -170,14 +169,14 @@ def test_names_are_what_tells_paths_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_weights_of_a_path_that_is_given_twice_are_added(tmp_path: Path, prefixes: list[str]) -> None:
+def test_weights_of_a_path_that_is_given_twice_are_added(tmp_path, prefixes):
     a, b = prefixes
     ours = made(([a, b, a], [0.25, 0.5, 0.25]), tmp_path / "cache")
     assert ours.spec == made(([a, b], [0.5, 0.5]), tmp_path / "cache").spec
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_folder_of_megatrons_indices_beside_the_files(tmp_path: Path, prefixes: list[str]) -> None:
+def test_a_folder_of_megatrons_indices_beside_the_files(tmp_path, prefixes):
     """Without --data-cache-path Megatron leaves PREFIX/cache/GPTDataset_indices, beside PREFIX.idx."""
     options = {"blend": ([prefixes[0]], None), "split": "90,10,0"}
     stock = build_stock(dataset_config(LENGTH, **options), SIZES)
@@ -196,12 +195,12 @@ def test_a_folder_of_megatrons_indices_beside_the_files(tmp_path: Path, prefixes
         made(options["blend"], None, consumed=40)
 
 
-def test_content_decides_whether_files_are_the_same(tmp_path: Path) -> None:
+def test_content_decides_whether_files_are_the_same(tmp_path):
     """Not their time, also where the tables are made again. An index is read whole: where a document begins counts."""
     documents, home = [[*range(1, 20), EOD] for _ in range(2000)], tmp_path / "cache"
     prefix = write_corpus(tmp_path / "web", documents)
 
-    def fingerprint() -> str:
+    def fingerprint():
         found = in_place.datasets_in_place(([prefix], None), str(home))["datasets"]["web"]["path"]
         dataset = cl.open_dataset(found, roots=[tmp_path])
         assert len(dataset.tokens(0, dataset.num_tokens)) == dataset.num_tokens
@@ -222,7 +221,7 @@ def test_content_decides_whether_files_are_the_same(tmp_path: Path) -> None:
     assert fingerprint() not in (before, moved)
 
 
-def test_linked_files_are_allowed(tmp_path: Path, prefixes: list[str]) -> None:
+def test_linked_files_are_allowed(tmp_path, prefixes):
     (tmp_path / "links").mkdir()
     for suffix in (".bin", ".idx"):
         (tmp_path / f"links/a{suffix}").symlink_to(prefixes[0] + suffix)
@@ -234,27 +233,27 @@ def test_linked_files_are_allowed(tmp_path: Path, prefixes: list[str]) -> None:
 CONFIG = "--conceptloader-config"
 
 
-@pytest.mark.parametrize(
-    ("words", "place", "found", "fix"),
-    [
-        (["--conceptloder-config", "x"], "", "--conceptloder-config", CONFIG),
-        (["--concept-loader-config=x"], "", "--concept-loader-config", CONFIG),
-        (["--conceptloader-alow-changed", "x"], "", "--conceptloader-alow-changed", "--conceptloader-allow-changed"),
-        (["--conceptloader-verbosity", "1"], "", "--conceptloader-verbosity", ""),
-        (["--conceptloader-allow-changed", "order"], "--conceptloader-allow-changed", CONFIG, ""),
-        (["--data-path", "x", "--conceptloader-valid-config", "y"], "--conceptloader-valid-config", CONFIG, ""),
-    ],
-)
-def test_options_that_are_misspelt_or_alone(words: list[str], place: str, found: str, fix: str) -> None:
+MISSPELT = """
+--conceptloder-config x | - | --conceptloder-config | --conceptloader-config
+--concept-loader-config=x | - | --concept-loader-config | --conceptloader-config
+--conceptloader-alow-changed x | - | --conceptloader-alow-changed | --conceptloader-allow-changed
+--conceptloader-verbosity 1 | - | --conceptloader-verbosity | -
+--conceptloader-allow-changed order | --conceptloader-allow-changed | --conceptloader-config | -
+--data-path x --conceptloader-valid-config y | --conceptloader-valid-config | --conceptloader-config | -
+"""
+
+
+@pytest.mark.parametrize(("words", "place", "found", "fix"), cells(MISSPELT))
+def test_options_that_are_misspelt_or_alone(words, place, found, fix):
+    words = shlex.split(words)
     with raises(ConfigError, place, found, fix=fix):
         take_options(words)
 
 
-def test_scripts_of_other_data_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scripts_of_other_data_are_refused(monkeypatch):
     """Datasets that are none of GPTDataset, and those that no builder has built; mock data stay."""
     monkeypatch.setattr(sys, "argv", ["pretrain_other.py"])
     options, _ = take_options(["--data-path", "x"])
-    assert options is not None
     run = launch.Run(options)
 
     class Builder:
@@ -275,9 +274,7 @@ def test_scripts_of_other_data_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_middle_stage_with_mtp_layers_gets_tokens(
-    tmp_path: Path, prefixes: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_middle_stage_with_mtp_layers_gets_tokens(tmp_path, prefixes, monkeypatch):
     from megatron.core import parallel_state
     from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
 

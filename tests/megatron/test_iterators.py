@@ -2,8 +2,6 @@
 
 import dataclasses
 import inspect
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -15,12 +13,7 @@ from megatron.core.utils import get_batch_on_this_cp_rank
 from conceptloader.config import Outputs
 from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm import launch
-from conceptloader.integrations.megatron_lm.batches import (
-    SplitIterator,
-    checked,
-    context_slice,
-    merge_samples,
-)
+from conceptloader.integrations.megatron_lm.batches import SplitIterator, checked, context_slice, merge_samples
 from conceptloader.integrations.megatron_lm.dataset import fields_of
 from conceptloader.integrations.megatron_lm.options import Stage
 from conceptloader.loader.batch.layout import BatchLayout, TrackLayout
@@ -32,12 +25,12 @@ LAYOUT = BatchLayout(seq_len=LENGTH, outputs=Outputs(document_ids=True), tracks=
 FIELDS = fields_of(LAYOUT)
 
 
-def random_batch(size: int, seed: int = 0) -> dict[str, torch.Tensor]:
+def random_batch(size, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return {f.name: torch.randint(0, 100, (size, *f.shape), generator=generator).to(f.dtype) for f in FIELDS}
 
 
-def test_other_shapes_are_refused() -> None:
+def test_other_shapes_are_refused():
     with raises(ConfigError, "topic_num_spans"):
         checked({**random_batch(2), "topic_num_spans": torch.zeros(3, dtype=torch.int32)}, FIELDS, 2)
     with raises(ConfigError, found="nothing"):
@@ -48,11 +41,11 @@ def test_other_shapes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_context_slices_are_megatrons(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_context_slices_are_megatrons(size, monkeypatch):
     tokens = torch.arange(2 * 16).view(2, 16)
     mask = torch.arange(2 * 16 * 16).view(2, 1, 16, 16)
     newer = {"is_hybrid_cp", "is_dynamic_cp"} & inspect.signature(get_batch_on_this_cp_rank).parameters.keys()
-    more: dict[str, Any] = {"cu_seqlens": None} if newer else {}
+    more = {"cu_seqlens": None} if newer else {}
     for rank in range(size):
         monkeypatch.setattr(parallel_state, "get_context_parallel_world_size", lambda: size)
         monkeypatch.setattr(parallel_state, "get_context_parallel_rank", lambda rank=rank: rank)
@@ -67,7 +60,7 @@ def test_context_slices_are_megatrons(size: int, monkeypatch: pytest.MonkeyPatch
         context_slice(tokens[:, :15], 1, 0, 2)
 
 
-def micro_batches(tokens: bool = True) -> Iterator[dict[str, torch.Tensor]]:
+def micro_batches(tokens=True):
     for k in range(100):
         stock = {"tokens": torch.full((1, 4), k), "labels": torch.full((1, 4), k + 1)} if tokens else {}
         yield {**stock, "topic_ids": torch.full((1, 2), k), "dataset_id": torch.tensor([k])}
@@ -75,7 +68,7 @@ def micro_batches(tokens: bool = True) -> Iterator[dict[str, torch.Tensor]]:
 
 @pytest.mark.usefixtures("one_process")
 @given(asks=st.lists(st.booleans(), max_size=12))
-def test_concepts_belong_to_the_micro_batch(asks: list[bool]) -> None:
+def test_concepts_belong_to_the_micro_batch(asks):
     """Also after micro batches for which nobody asked: evaluation, or iterations that are passed over."""
     iterator = SplitIterator(micro_batches())
     for k, asked in enumerate(asks):
@@ -91,7 +84,7 @@ def test_concepts_belong_to_the_micro_batch(asks: list[bool]) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_weights_that_nobody_takes_are_heard(caplog: pytest.LogCaptureFixture) -> None:
+def test_weights_that_nobody_takes_are_heard(caplog):
     """Megatron's own forward step trains as if all of them were 1; an evaluation trains nothing."""
     iterator = SplitIterator({**batch, "loss_weight": torch.ones(2, 4)} for batch in micro_batches())
     with torch.no_grad():
@@ -103,7 +96,7 @@ def test_weights_that_nobody_takes_are_heard(caplog: pytest.LogCaptureFixture) -
         iterator.take_concepts()
     next(iterator)
 
-    def said() -> list[str]:  # Megatron logs, too
+    def said():  # Megatron logs, too
         return [record.getMessage().split(":")[0] for record in caplog.records if "conceptloader" in record.name]
 
     assert not said()
@@ -113,7 +106,7 @@ def test_weights_that_nobody_takes_are_heard(caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_stage_without_tokens_reads_only_concepts() -> None:
+def test_a_stage_without_tokens_reads_only_concepts():
     iterator = SplitIterator(micro_batches(tokens=False))
     assert [int(iterator.take_concepts()["topic_ids"][0, 0]) for _ in range(3)] == [0, 1, 2]
     assert next(iterator) == {}  # Megatron passes over an iteration (--iterations-to-skip)
@@ -121,7 +114,7 @@ def test_a_stage_without_tokens_reads_only_concepts() -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_replays_get_the_same_concepts() -> None:
+def test_replays_get_the_same_concepts():
     from megatron.core.rerun_state_machine import RerunMode, destroy_rerun_state_machine, initialize_rerun_state_machine
 
     destroy_rerun_state_machine()
@@ -129,7 +122,7 @@ def test_replays_get_the_same_concepts() -> None:
     try:
         iterator = SplitIterator(micro_batches())
 
-        def step() -> list[tuple[int, int]]:
+        def step():
             taken = []
             for _ in range(3):
                 batch = next(iterator)
@@ -155,7 +148,7 @@ def test_replays_get_the_same_concepts() -> None:
 @pytest.mark.parametrize(
     ("name", "ranks"), [("first", [0]), ("last", [5]), ("all", range(6)), ("none", []), ("3", [3])]
 )
-def test_stages(name: str, ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stages(name, ranks, monkeypatch):
     """Three pipeline ranks with two virtual stages each."""
     monkeypatch.setattr(parallel_state, "get_pipeline_model_parallel_world_size", lambda: 3)
     monkeypatch.setattr(parallel_state, "get_virtual_pipeline_model_parallel_world_size", lambda: 2)
@@ -170,14 +163,14 @@ def test_stages(name: str, ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         Stage("middle")
 
 
-def test_patches_find_their_lines() -> None:
+def test_patches_find_their_lines():
     build, *_ = launch.patches(launch.Run({}))
     assert launch.MEGATRON.original(build)[1].__name__ == "build"
     with raises(ConfigError, found="`return None` was not found in BlendedMegatronDatasetBuilder.build"):
         launch.MEGATRON.apply([dataclasses.replace(build, line="return None")])
 
 
-def test_merged_samples_point_to_the_same_spans() -> None:
+def test_merged_samples_point_to_the_same_spans():
     batch = random_batch(3)
     batch["topic_span_index"] = torch.randint(-1, SPANS, (3, LENGTH)).int()
     merged = merge_samples(dict(batch), FIELDS, LENGTH)

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,13 +17,11 @@ PP2 = Layout(("--pipeline-model-parallel-size", "2"))
 
 @each_checkout
 @pytest.mark.parametrize("layout", [DP2, PP2], ids=["data", "pipeline"])
-def test_losses_of_samples(
-    checkout: Path, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_losses_of_samples(checkout, layout, tmp_path, monkeypatch, capsys):
     """Their mean is the loss that Megatron prints of a step: of the launch that counts for it. The documents of a spike
     are found by the page's commands."""
     Path("run.yaml").write_text(json.dumps(spike.write_corpus(tmp_path / "data", monkeypatch)))
-    given: Any = {"config": Path("run.yaml").resolve(), "script": SCRIPT}
+    given = {"config": Path("run.yaml").resolve(), "script": SCRIPT}
     more = ("--vocab-size", "257", "--lr", "1e-2", "--lr-decay-style", "constant")
     more += ("--global-batch-size", str(spike.BATCH), "--train-iters", str(spike.STEPS))
     refused = pretrain(checkout, tmp_path / "unsaved", layout, *more, **given)
@@ -35,7 +32,7 @@ def test_losses_of_samples(
     more += (*saving(Path("checkpoints").resolve()),)
     whole = ended(pretrain(checkout, tmp_path / "whole", layout, *more, **given))
 
-    def compare(printed: Any, first: int) -> None:
+    def compare(printed, first):
         means = "select step, sum(loss) / sum(tokens) as mean, count(*) as n from losses group by all order by step"
         rows = query(open_run(log="checkpoints"), means, steps=(0, spike.STEPS)).to_pylist()
         assert [(row["step"], row["n"]) for row in rows] == [(step, spike.BATCH) for step in range(spike.STEPS)]

@@ -1,8 +1,6 @@
 """`mixing` under a script of one's own (MEGATRON_SRC): what a run learns, broken off and resumed; replayed."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +24,7 @@ SCRIPT = ROOT / "tests/megatron/own_pretrain.py"
 PP2 = Layout(("--pipeline-model-parallel-size", "2"))
 
 
-def set_there(folder: Path) -> dict[int, Any]:
+def set_there(folder):
     """Sample -> the weights that a run set there, as the log has it at last."""
     lines = map(json.loads, (folder / FILE_NAME).read_text().splitlines())
     return {line["at"]: line["weights"] for line in lines if line["kind"] == "weights"}
@@ -34,10 +32,10 @@ def set_there(folder: Path) -> dict[int, Any]:
 
 @each_checkout
 @pytest.mark.parametrize("layout", [DP2, PP2], ids=["data", "pipeline"])
-def test_a_mixture_that_learns(checkout: Path, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mixture_that_learns(checkout, layout, tmp_path, monkeypatch):
     folder = write_datasets(tmp_path / "data")
     config = write_config(folder / "data.yaml", mixing={"odm": {}})
-    given: Any = {"config": config, "script": SCRIPT}
+    given = {"config": config, "script": SCRIPT}
     refused = pretrain(checkout, tmp_path / "unobserved", layout, "--num-workers", "0", **given)
     assert refused.returncode != 0
     assert "observe: found no losses" in refused.output

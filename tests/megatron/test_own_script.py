@@ -2,8 +2,6 @@
 
 import json
 from itertools import islice
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -33,13 +31,13 @@ SCRIPT = ROOT / "tests/megatron/own_pretrain.py"
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def config(tmp_path_factory):
     return write_config(write_datasets(tmp_path_factory.mktemp("data")) / "data.yaml")
 
 
 @each_checkout
 @pytest.mark.parametrize("parallel", ["tensor", "pipeline", "context"])
-def test_concepts_in_forward_step(checkout: Path, parallel: str, config: Path, tmp_path: Path) -> None:
+def test_concepts_in_forward_step(checkout, parallel, config, tmp_path):
     """Both ranks get the tensors of every micro batch; only those that Megatron gives an iterator have read them.
 
     Scores of concepts, weights and fields of tokens, numbers of spans and the random number of each sample are those of
@@ -72,9 +70,9 @@ def test_concepts_in_forward_step(checkout: Path, parallel: str, config: Path, t
 
 
 @each_checkout
-def test_a_script_that_installs_the_adapter_itself(checkout: Path, config: Path, tmp_path: Path) -> None:
+def test_a_script_that_installs_the_adapter_itself(checkout, config, tmp_path):
     whole = ended(pretrain(checkout, tmp_path / "stock", DP2, config=config))
-    own: Any = {"script": SCRIPT, "config": config, "launched": False}
+    own = {"script": SCRIPT, "config": config, "launched": False}
     stopped = [*saving(tmp_path / "a"), "--exit-interval", str(SAVED)]
     ended(pretrain(checkout, tmp_path / "first", DP2, *stopped, **own))
     run = ended(pretrain(checkout, tmp_path / "rest", DP2, *saving(tmp_path / "a"), **own))
@@ -83,14 +81,12 @@ def test_a_script_that_installs_the_adapter_itself(checkout: Path, config: Path,
 
 @each_checkout
 @pytest.mark.parametrize("by", ["launcher", "install", "wrapper"])
-def test_restart_in_the_same_process(
-    checkout: Path, by: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restart_in_the_same_process(checkout, by, config, tmp_path, monkeypatch):
     """The samples go on where the checkpoint is, every later one has the state, and the log each start.
 
     wrapper: nvidia-resiliency-ext restarts. Its 0.4.1 fits core_v0.16.1; later Megatrons ask for its version.
     """
-    given: Any = {"config": config, "launched": by != "install"}
+    given = {"config": config, "launched": by != "install"}
     monkeypatch.setenv("FAIL_IN", "5")
     save = [*saving(tmp_path / "a"), "--exit-interval", "6"]
     if by == "wrapper":
@@ -114,7 +110,7 @@ def test_restart_in_the_same_process(
 
 
 @each_checkout
-def test_a_stage_in_the_middle_with_mtp_layers(checkout: Path, config: Path, tmp_path: Path) -> None:
+def test_a_stage_in_the_middle_with_mtp_layers(checkout, config, tmp_path):
     """Its tokens and labels reach it."""
     stages = "--pipeline-model-parallel-size", "3", "--pipeline-model-parallel-layout", "Et|tm|L"
     layout = Layout(("--mtp-num-layers", "1", "--position-embedding-type", "rope", *stages), processes=3)
@@ -124,9 +120,7 @@ def test_a_stage_in_the_middle_with_mtp_layers(checkout: Path, config: Path, tmp
 
 
 @each_checkout
-def test_weights_that_are_set_while_the_run_is_going(
-    checkout: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_are_set_while_the_run_is_going(checkout, config, tmp_path, monkeypatch):
     """From the next step on, on all ranks, and in the run that is resumed; metrics of every step say so."""
     monkeypatch.setenv("SET_WEIGHTS", "2")
     monkeypatch.setenv("METRICS", str(tmp_path / "metrics.whole"))

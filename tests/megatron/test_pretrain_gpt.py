@@ -42,13 +42,13 @@ LAYOUTS = {
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     return write_datasets(tmp_path_factory.mktemp("data"))
 
 
 @each_checkout
 @pytest.mark.parametrize("name", ["dp2", "pp2", "tp2", "tp2-no-mask", "cp2"])
-def test_kill_and_resume(checkout: Path, name: str, data: Path, tmp_path: Path) -> None:
+def test_kill_and_resume(checkout, name, data, tmp_path):
     layout = LAYOUTS[name]
     config = write_config(data / "data.yaml")
     whole = ended(pretrain(checkout, tmp_path / "whole", layout, *saving(tmp_path / "a"), config=config))
@@ -79,7 +79,7 @@ KINDS = {"torch": ("--ckpt-format", "torch"), "async": ("--async-save",)}
 
 @each_checkout
 @pytest.mark.parametrize("kind", KINDS)
-def test_kinds_of_checkpoints(checkout: Path, kind: str, data: Path, tmp_path: Path) -> None:
+def test_kinds_of_checkpoints(checkout, kind, data, tmp_path):
     """Of torch_dist are those of all the other tests. The state is in Megatron's arguments, in each of them."""
     config, more = write_config(data / "data.yaml"), [*saving(tmp_path / "a"), *KINDS[kind]]
     whole = ended(pretrain(checkout, tmp_path / "whole", DP2, config=config))
@@ -91,7 +91,7 @@ def test_kinds_of_checkpoints(checkout: Path, kind: str, data: Path, tmp_path: P
 
 
 @each_checkout
-def test_nodes_with_paths_of_their_own(checkout: Path, data: Path, tmp_path: Path) -> None:
+def test_nodes_with_paths_of_their_own(checkout, data, tmp_path):
     """Two nodes that have the data elsewhere start one run, and a third one resumes it from a directory of its own."""
     datasets = {name: {"path": f"${{DISK}}/{name}", "weight": w} for name, w in (("code", 0.3), ("web", 0.7))}
     config = write_config(tmp_path / "data.yaml", datasets=datasets)
@@ -117,7 +117,7 @@ def test_nodes_with_paths_of_their_own(checkout: Path, data: Path, tmp_path: Pat
 
 
 @each_checkout
-def test_middle_stage_reads_nothing(checkout: Path, data: Path, tmp_path: Path) -> None:
+def test_middle_stage_reads_nothing(checkout, data, tmp_path):
     """It has concepts configured, but the stock model does not ask for them; the others go on as ever."""
     layout = LAYOUTS["pp3"]
     run = ended(pretrain(checkout, tmp_path / "run", layout, config=write_config(data / "data.yaml")))
@@ -126,7 +126,7 @@ def test_middle_stage_reads_nothing(checkout: Path, data: Path, tmp_path: Path) 
 
 
 @each_checkout
-def test_other_sizes_on_resume(checkout: Path, data: Path, tmp_path: Path) -> None:
+def test_other_sizes_on_resume(checkout, data, tmp_path):
     """DP2 to DP1, and micro batch 2 to 1, in mid-run: the same samples in the same steps, and the same losses.
 
     Micro batches of another size add the same numbers in another sequence, which may show in the last printed digit.
@@ -146,7 +146,7 @@ def test_other_sizes_on_resume(checkout: Path, data: Path, tmp_path: Path) -> No
 
 @each_checkout
 @pytest.mark.parametrize("kind", ["torch_dist", "torch"])
-def test_a_run_that_another_trainer_began(checkout: Path, kind: str, data: Path, tmp_path: Path) -> None:
+def test_a_run_that_another_trainer_began(checkout, kind, data, tmp_path):
     """Killed and resumed on one rank; then a plain loader takes it back. Megatron's own counts begin at 0."""
     begun, at, checkpoint = tmp_path / "plain.json", 3 * BATCH, [*saving(tmp_path / "a"), "--ckpt-format", kind]
     config = write_config(data / f"{kind}.yaml", seq_len=64, continue_from=str(begun))
@@ -173,7 +173,7 @@ def test_a_run_that_another_trainer_began(checkout: Path, kind: str, data: Path,
 
 
 @each_checkout
-def test_ramp_up_across_the_kill(checkout: Path, data: Path, tmp_path: Path) -> None:
+def test_ramp_up_across_the_kill(checkout, data, tmp_path):
     """Batches of 4, then of 8. Later Megatrons have steps of tokens in place of a ramp, and ignore the ramp."""
     config, total = write_config(data / "data.yaml"), 48
     text = (checkout / "megatron/core/num_microbatches_calculator.py").read_text()
@@ -196,7 +196,7 @@ def test_ramp_up_across_the_kill(checkout: Path, data: Path, tmp_path: Path) -> 
 
 
 @each_checkout
-def test_changed_past_is_refused_before_anything_is_read(checkout: Path, data: Path, tmp_path: Path) -> None:
+def test_changed_past_is_refused_before_anything_is_read(checkout, data, tmp_path):
     config, checkpoint = write_config(data / "data.yaml"), saving(tmp_path / "a")
     ended(pretrain(checkout, tmp_path / "first", ALONE, *checkpoint, "--exit-interval", str(SAVED), config=config))
     halves = {name: {"path": name, "weight": 0.5} for name in ("code", "web")}

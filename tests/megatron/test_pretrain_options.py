@@ -2,7 +2,6 @@
 
 import re
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,12 +30,12 @@ pytestmark = needs_checkout
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def config(tmp_path_factory):
     return write_config(write_datasets(tmp_path_factory.mktemp("data")) / "data.yaml")
 
 
 @each_checkout
-def test_validation_losses_bear_their_names(checkout: Path, tmp_path: Path) -> None:
+def test_validation_losses_bear_their_names(checkout, tmp_path):
     """As under Megatron's own loader: one document each, so that both have the same 8 windows, and no learning."""
     paths = {}
     for name, low in (("web", 0), ("code", 100)):
@@ -66,7 +65,7 @@ def test_validation_losses_bear_their_names(checkout: Path, tmp_path: Path) -> N
 
 
 @each_checkout
-def test_runs_end_with_their_last_step(checkout: Path, config: Path, tmp_path: Path) -> None:
+def test_runs_end_with_their_last_step(checkout, config, tmp_path):
     """Megatron sizes data for batches of one size, and takes what its index files hold beyond that."""
     train = partial(pretrain, checkout)
     larger, smaller = (("--global-batch-size", size, "--train-iters", "6") for size in ("16", "8"))
@@ -91,7 +90,7 @@ def test_runs_end_with_their_last_step(checkout: Path, config: Path, tmp_path: P
 
 
 @each_checkout
-def test_iterations_to_skip(checkout: Path, config: Path, tmp_path: Path) -> None:
+def test_iterations_to_skip(checkout, config, tmp_path):
     """Megatron reads the samples of a skipped iteration and leaves them out; the others stay where they were."""
     run = ended(pretrain(checkout, tmp_path / "run", ALONE, "--iterations-to-skip", "3", config=config))
     assert run.samples(0) == ALONE.planned(0)
@@ -99,7 +98,7 @@ def test_iterations_to_skip(checkout: Path, config: Path, tmp_path: Path) -> Non
 
 
 @each_checkout
-def test_phase_transition(checkout: Path, config: Path, tmp_path: Path) -> None:
+def test_phase_transition(checkout, config, tmp_path):
     """Megatron counts samples anew from the transition; ours go on."""
     batch = ("--global-batch-size", str(BATCH), "--train-samples", str(STEPS * BATCH))
     more = ["--phase-transition-iterations", str(SAVED), *saving(tmp_path / "a")]
@@ -109,7 +108,7 @@ def test_phase_transition(checkout: Path, config: Path, tmp_path: Path) -> None:
 
 
 @each_checkout
-def test_taking_over_a_run(checkout: Path, tmp_path: Path) -> None:
+def test_taking_over_a_run(checkout, tmp_path):
     """Megatron's own loader trains to a checkpoint; the launcher goes on from it with the same samples."""
     names = ("code", "web")
     words = []
@@ -132,7 +131,7 @@ def test_taking_over_a_run(checkout: Path, tmp_path: Path) -> None:
 
 
 @each_checkout
-def test_in_place_and_then_longer(checkout: Path, tmp_path: Path) -> None:
+def test_in_place_and_then_longer(checkout, tmp_path):
     """The same command behind the launcher, no YAML, nothing adopted: Megatron's run goes on, then beyond its end."""
     words = []
     for seed, weight in enumerate(("0.3", "0.7")):
@@ -155,7 +154,7 @@ def test_in_place_and_then_longer(checkout: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("check", ["check_inter_document", "check_packs"])
 @each_checkout
-def test_documents_apart(checkout: Path, tmp_path: Path, check: str) -> None:
+def test_documents_apart(checkout, tmp_path, check):
     """Masks between documents; packs and fine-tuning. core_v0.16.1 has not got them."""
     script = [str(ROOT / f"tests/megatron/{check}.py"), str(tmp_path)]
     run = ended(torchrun(script, tmp_path / "run", processes=1, checkout=checkout))

@@ -1,7 +1,5 @@
 """`replay: DIRECTORY` in Megatron-LM: phases as any, with worker processes, and no part of evaluation."""
 
-from pathlib import Path
-
 import pytest
 
 from conceptloader.integrations.megatron_lm.past import MEGATRON_LM
@@ -12,7 +10,7 @@ pytestmark = pytest.mark.usefixtures("one_process")
 
 
 @pytest.mark.parametrize("key", ["replay", "mixing"])
-def test_evaluation_is_that_of_sample_0(key: str, tmp_path: Path) -> None:
+def test_evaluation_is_that_of_sample_0(key, tmp_path):
     config, _ = learned.run(tmp_path, (1, 4, 9), seed=5, temperature=2)
     if key == "mixing":
         config |= {"replay": None, "mixing": {"odm": {}}}

@@ -1,63 +1,41 @@
 """Steps, samples and states of a run, from Megatron's arguments and checkpoints."""
 
 import json
+import shlex
 import sys
-from argparse import Namespace
-from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from megatron.core import parallel_state
-from megatron.core.datasets.gpt_dataset import GPTDataset
 
 from conceptloader.config import load_config
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.integrations import megatron_lm
 from conceptloader.integrations.megatron_lm.launch import Run
-from conceptloader.integrations.megatron_lm.options import (
-    one_pass,
-    take_options,
-    wanted,
-    with_share,
-)
+from conceptloader.integrations.megatron_lm.options import one_pass, take_options, wanted, with_share
 from conceptloader.integrations.megatron_lm.past import MEGATRON_LM
 from conceptloader.integrations.megatron_lm.steps import batch_schedule, first_sample
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.state import OrderState
-from tests.corpora.for_megatron import EOD, write_config, write_datasets
-from tests.megatron.stock import Tokenizer, data_of, dataset_config
-from tests.raises import raises
-
-
-def builder() -> SimpleNamespace:
-    """As much of a BlendedMegatronDatasetBuilder as a run looks at."""
-    return SimpleNamespace(cls=GPTDataset, config=dataset_config(16), sizes=[64, 0, 0], is_built_on_rank=lambda: True)
+from tests.corpora.for_megatron import write_config, write_datasets
+from tests.megatron.stock import arguments, builder, data_of, dataset_config
+from tests.raises import cells, raises
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return write_datasets(tmp_path_factory.mktemp("data"))
 
 
-def arguments(**changes: Any) -> Namespace:
-    plain = {
-        "global_batch_size": 8, "micro_batch_size": 2, "rampup_batch_size": None,
-        "decrease_batch_size_if_needed": False, "seq_length": 10, "phase_transition_iterations": None,
-        "iteration": 0, "consumed_train_samples": 0, "train_iters": 8,
-    }  # fmt: skip
-    return Namespace(**{**plain, **changes})
-
-
-def test_batch_schedules() -> None:
+def test_batch_schedules():
+    """With steps of tokens for 10 tokens a sample."""
     assert batch_schedule(arguments(), 4).rule == ((0, 8),)
     ramp = arguments(rampup_batch_size=["4", "4", "40"])
     assert batch_schedule(ramp, 4).rule == ((0, 4), (40, 8))
     ramp.step_batch_size_schedule = None  # a Megatron that has steps ignores the ramp
     assert batch_schedule(ramp, 4).rule == ((0, 8),)
-    steps = arguments(step_batch_size_schedule="0:4, 2K:8 1.5M:16")
+    steps = arguments(step_batch_size_schedule="0:4, 2K:8 1.5M:16", seq_length=10)
     assert batch_schedule(steps, 4).rule == ((0, 4), (200, 8), (150_000, 16))
     with raises(ConfigError, expected="a number"):
         batch_schedule(arguments(step_batch_size_schedule="0:many"), 4)
@@ -65,7 +43,7 @@ def test_batch_schedules() -> None:
     assert batch_schedule(odd, 4).rule == ((0, 8),)
 
 
-def test_phase_transitions_count_on() -> None:
+def test_phase_transitions_count_on():
     assert first_sample(arguments(iteration=7, consumed_train_samples=50)) == 0
     phases = {"phase_transition_iterations": [4, 6], "iteration": 5}
     assert first_sample(arguments(**phases, consumed_train_samples=40)) == 32
@@ -74,7 +52,7 @@ def test_phase_transitions_count_on() -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_states_of_checkpoints(folder: Path) -> None:
+def test_states_of_checkpoints(folder):
     config, rules = write_config(folder / "data.yaml"), dataset_config(16)
     data = data_of(config, rules)
     state = data.state(32)
@@ -112,27 +90,19 @@ def test_states_of_checkpoints(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_missing_state_is_no_sign_of_another_loader_beside_our_run_log(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_state_is_no_sign_of_another_loader_beside_our_run_log(folder, tmp_path, set_args):
     """Another start in the process has data, a state and a line of the log of its own; `training` is Megatron's."""
-    config = write_config(folder / "data.yaml")
-    monkeypatch.setattr(Tokenizer, "eod", EOD)
-    given = ModuleType("megatron.training")
-    monkeypatch.setitem(sys.modules, "megatron.training", given)
-    save = str(tmp_path / "save")
-    more = {"save": save, "load": save, "rank": 0, "world_size": 1, "num_workers": 0, "dataloader_type": "single"}
+    config, save = write_config(folder / "data.yaml"), str(tmp_path / "save")
 
-    def start(run: Run, **changes: Any) -> Namespace:
-        args = arguments(**{**more, "seq_length": 16, "split": None, **changes})
-        given.get_args = lambda: args  # type: ignore[attr-defined]
+    def start(run, **changes):
+        args = set_args(arguments(**{"save": save, "load": save, **changes}))
         for _ in range(2):  # virtual stages
-            run.build(lambda _: None, builder())
+            run.build(lambda _: None, builder(dataset_config(16)))
         run.save(lambda args: None, args)
         assert OrderState.read(args.conceptloader, "state").spec == run.data.spec
         return args
 
-    def run_of(*accept: str) -> Run:
+    def run_of(*accept):
         return Run({"config": config, "accept": accept})
 
     run = run_of()
@@ -156,23 +126,16 @@ def test_a_missing_state_is_no_sign_of_another_loader_beside_our_run_log(
         start(run_of(), consumed_train_samples=40, save=str(tmp_path / "new"), load=None)
 
 
-Starts = Callable[..., tuple[Run, Any, Any]]
-
-
 @pytest.fixture
-def starts(folder: Path, one_process: None, monkeypatch: pytest.MonkeyPatch) -> Starts:
+def starts(folder, one_process, set_args):
     """A run of a configuration, with its datasets of training and validation, as Megatron's arguments start it."""
-    given = ModuleType("megatron.training")
-    monkeypatch.setitem(sys.modules, "megatron.training", given)
-    monkeypatch.setattr(Tokenizer, "eod", EOD)
-    plain = {"rank": 0, "num_workers": 0, "dataloader_type": "single", "save": None, "load": None, "split": "8,2,0"}
-    plain |= {"transformer_impl": "local", "masked_softmax_fusion": True, "fp16": False, "bf16": False}
 
-    def start(config: Path, size: int = 64, rules: Any = None, **changes: Any) -> tuple[Run, Any, Any]:
-        args = arguments(**plain | {"seq_length": 16} | changes)
-        given.get_args = lambda: args  # type: ignore[attr-defined]
-        asked, run = builder(), Run({"config": config, "accept": ["loader"]})
-        asked.config, asked.sizes = dataset_config(16, **rules or {}), [size, 8, 0]
+    def start(config, size=64, rules=None, **changes):
+        set_args(arguments(split="8,2,0", **changes))
+        asked, run = (
+            builder(dataset_config(16, **rules or {}), [size, 8, 0]),
+            Run({"config": config, "accept": ["loader"]}),
+        )
         asked.config.mock = True
         train, valid, _ = run.build(lambda _: None, asked)
         return run, train, valid
@@ -182,7 +145,7 @@ def starts(folder: Path, one_process: None, monkeypatch: pytest.MonkeyPatch) -> 
 
 STEPS = {"step_batch_size_schedule": "0:8 256:16"}  # 16 samples in two steps, then 16 a step
 LATER = {"iteration": 8, "consumed_train_samples": 128}
-ENDS: dict[str, tuple[dict[str, Any], int, int]] = {  # Megatron's arguments, its size of the data, the run's end
+ENDS = {  # Megatron's arguments, its size of the data, the run's end
     "beyond train_samples": ({**STEPS, "train_iters": 6, "train_samples": 72}, 72, 80),
     "smaller batches": ({**LATER, "train_iters": 16}, 128, 192),
     "larger batches": ({**LATER, "global_batch_size": 32, "train_iters": 10}, 320, 192),
@@ -192,18 +155,16 @@ ENDS: dict[str, tuple[dict[str, Any], int, int]] = {  # Megatron's arguments, it
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_the_data_last_to_the_last_step(folder: Path, tmp_path: Path, starts: Starts, name: str) -> None:
+def test_the_data_last_to_the_last_step(folder, tmp_path, starts, name):
     """Megatron's sizes are of batches that never change. max_epochs holds for the samples that are read."""
     changes, size, end = ENDS[name]
     run, train, valid = starts(write_config(folder / "data.yaml"), size, **changes)
-    assert run.data is not None
-    assert run.data.run is not None
     assert run.data.run.end == end
     assert len(train) > max(end, changes.get("consumed_train_samples", 0))  # else the sampler says nothing is left
     assert [int(train[k]["sample_index"]) for k in (end - 1, end)] == [end - 1, end]
     assert int(valid[1000]["sample_index"]) == 1000  # evaluations may become more frequent at any resume
     order = run.data.run.blend.order
-    datasets: dict[str, Any] = {n: {"path": str(folder / n), "weight": w} for n, w in (("code", 0.3), ("web", 0.7))}
+    datasets = {n: {"path": str(folder / n), "weight": w} for n, w in (("code", 0.3), ("web", 0.7))}
     for excess in (0, 1):
         datasets["code"]["max_epochs"] = (order.counts(end)[0] - excess + 0.5) / order.sizes[0]
         limited = write_config(tmp_path / "limited.yaml", datasets=datasets)
@@ -224,9 +185,7 @@ def test_the_data_last_to_the_last_step(folder: Path, tmp_path: Path, starts: St
         ({"create_attention_mask": False}, {}, False),
     ],
 )
-def test_masks_that_attention_ignores(
-    folder: Path, starts: Starts, caplog: pytest.LogCaptureFixture, rules: Any, arguments: Any, takes: bool
-) -> None:
+def test_masks_that_attention_ignores(folder, starts, caplog, rules, arguments, takes):
     """Megatron-LM issue 2357: its kernels are causal. Packs raise; windows are Megatron's own, and it is said."""
     windows, packs = write_config(folder / "data.yaml"), write_config(folder / "packs.yaml", packing={"bins": 8})
     reset = {"reset_attention_mask": True, **rules}
@@ -245,21 +204,17 @@ def test_masks_that_attention_ignores(
 
 
 @pytest.mark.parametrize("kind", ["cyclic", "external"])
-def test_loaders_that_would_draw_the_samples_once_more(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_loaders_that_would_draw_the_samples_once_more(folder, set_args, kind):
     """A trace of the run would name other samples than it read."""
-    given = ModuleType("megatron.training")
-    monkeypatch.setitem(sys.modules, "megatron.training", given)
-    given.get_args = lambda: arguments(dataloader_type=kind)  # type: ignore[attr-defined]
+    set_args(arguments(dataloader_type=kind))
     run = Run({"config": write_config(folder / "data.yaml"), "accept": ()})
     with raises(ConfigError, "--dataloader-type", kind, "single"):
-        run.build(lambda _: None, builder())
+        run.build(lambda _: None, builder(dataset_config(16)))
     assert run.data is None
 
 
 @pytest.mark.usefixtures("one_process")
-def test_weights_need_the_stage_of_the_loss(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_need_the_stage_of_the_loss(folder, monkeypatch):
     config = write_config(folder / "data.yaml", outputs={"loss_weight": "weight"})
     with raises(ConfigError, "outputs.loss_weight", "with concept stage none"):
         data_of(config, dataset_config(16), stage="none")
@@ -280,7 +235,7 @@ def test_weights_need_the_stage_of_the_loss(folder: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_changed_past_is_accepted_in_the_launchers_words(folder: Path) -> None:
+def test_a_changed_past_is_accepted_in_the_launchers_words(folder):
     config, rules = write_config(folder / "data.yaml"), dataset_config(16)
     state = data_of(config, rules).state(32)
     other = write_config(folder / "other.yaml", seed=12, block=8)
@@ -293,11 +248,11 @@ def test_a_changed_past_is_accepted_in_the_launchers_words(folder: Path) -> None
 
 
 @pytest.mark.usefixtures("one_process")
-def test_releases_that_have_other_names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_releases_that_have_other_names(folder, monkeypatch):
     """dev renamed hybrid_context_parallel; what is not known under either name, or cannot be imported, says so."""
     path = write_config(folder / "data.yaml")
 
-    def config(**named: bool) -> SimpleNamespace:
+    def config(**named):
         found = {key: value for key, value in vars(dataset_config(16)).items() if key != "hybrid_context_parallel"}
         return SimpleNamespace(**found, **named)
 
@@ -315,25 +270,26 @@ def test_releases_that_have_other_names(folder: Path, monkeypatch: pytest.Monkey
         _ = megatron_lm.MegatronData
 
 
+UNNOTICED = """
+--logits-save-dir teacher | by Megatron's arguments | conceptloader.column_writer
+--logits-load-dir=teacher | by Megatron's arguments | outputs.columns
+--fim-data | as the dataset has them | examples/pytorch/fim.py
+--perform-rl-step | builds no datasets | without conceptloader
+--mock-data | random tokens | omit one of them
+"""
+
+
 @pytest.mark.parametrize("data", [["--conceptloader-config", "x.yaml"], ["--data-path", "x"]], ids=["yaml", "in place"])
-@pytest.mark.parametrize(
-    ("words", "why", "instead"),
-    [
-        (["--logits-save-dir", "teacher"], "by Megatron's arguments", "conceptloader.column_writer"),
-        (["--logits-load-dir=teacher"], "by Megatron's arguments", "outputs.columns"),
-        (["--fim-data"], "as the dataset has them", "examples/pytorch/fim.py"),
-        (["--perform-rl-step"], "builds no datasets", "without conceptloader"),
-        (["--mock-data"], "random tokens", "omit one of them"),
-    ],
-)
-def test_options_that_would_not_notice_the_data(data: list[str], words: list[str], why: str, instead: str) -> None:
+@pytest.mark.parametrize(("words", "why", "instead"), cells(UNNOTICED))
+def test_options_that_would_not_notice_the_data(data, words, why, instead):
     """At launch; with --mock-data alone, whose data its arguments tell, they are Megatron's own business."""
+    words = shlex.split(words)
     with raises(ConfigError, words[0].partition("=")[0], why, fix=instead):
         take_options([*data, *words])
     assert take_options(["--mock-data", *words]) == (None, ["--mock-data", *words])
 
 
-def test_what_the_options_cannot_say(tmp_path: Path) -> None:
+def test_what_the_options_cannot_say(tmp_path):
     words = ["--conceptloader-config", "x.yaml", "--conceptloader-allow-changed", "seed", "phase.0.weights"]
     with raises(ConfigError, "--conceptloader-allow-changed", "'phase'", fix="did you mean phases"):
         take_options(words)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from megatron.core.datasets.gpt_dataset import _get_ltor_masks_and_position_ids
 
-from conceptloader.integrations.megatron_lm.dataset import Ints, Sample, SampleRules, make_batch
+from conceptloader.integrations.megatron_lm.dataset import SampleRules, make_batch
 from tests.corpora.token_files import EOD
 from tests.megatron.stock import assert_equal_samples
 
@@ -16,7 +16,7 @@ FLAGS = [dict(zip(("reset_position_ids", "reset_attention_mask", "eod_mask_loss"
          for bits in itertools.product((False, True), repeat=3)]  # fmt: skip
 
 
-def sample_of(window: Ints, rules: SampleRules) -> Sample:
+def sample_of(window, rules):
     """A sample whose documents end at EOD."""
     ends = window[:-1] == EOD
     loss_mask = np.where(ends & rules.eod_mask_loss, np.float32(0), np.float32(1))
@@ -30,7 +30,7 @@ def sample_of(window: Ints, rules: SampleRules) -> Sample:
     flags=st.sampled_from(FLAGS),
     attention_mask=st.booleans(),
 )
-def test_masks_of_any_tokens(text: list[int], flags: dict[str, bool], attention_mask: bool) -> None:
+def test_masks_of_any_tokens(text, flags, attention_mask):
     window = np.array(text, np.int64)
     rules = SampleRules(seq_length=len(text) - 1, create_attention_mask=attention_mask, **flags)
     found = sample_of(window, rules)

@@ -2,11 +2,8 @@
 
 import importlib.util
 import json
-from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,24 +26,22 @@ pytestmark = needs_checkout
 S = 64
 
 
-def upstream(checkout: Path) -> Any:
+def upstream(checkout):
     """Megatron's module of SFTDataset, on the installed megatron-core. Skips where conceptloader takes no --sft."""
     if "inter_document_masking" not in (checkout / "megatron/core/datasets/gpt_dataset.py").read_text():
         pytest.skip("conceptloader takes --sft from core 0.19 on")
     path = checkout / "megatron/training/datasets/sft_dataset.py"
     spec = importlib.util.spec_from_file_location("sft_dataset", path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def build(*words: object) -> None:
+def build(*words):
     assert command(["build", *map(str, words)]) == 0
 
 
-def trained(run_of: Callable[..., Any], folder: Path) -> list[dict[str, np.ndarray[Any, Any]]]:
+def trained(run_of, folder):
     """Samples in the order of training, over a resume whose losses are those of a run in one piece."""
     whole = ended(run_of(folder / "whole"))
     parts = [ended(run_of(folder / "first", *saving(folder / "a"), "--exit-interval", str(SAVED)))]
@@ -62,7 +57,7 @@ def trained(run_of: Callable[..., Any], folder: Path) -> list[dict[str, np.ndarr
 
 
 @each_checkout
-def test_sft(checkout: Path, tmp_path: Path) -> None:
+def test_sft(checkout, tmp_path):
     """Megatron's SFTDataset, given the conversations of a pack, makes the same sample of them.
 
     Apart from labels without a loss, and from padding, which is a sequence here and the end of the last one there.
@@ -88,7 +83,7 @@ def test_sft(checkout: Path, tmp_path: Path) -> None:
     class Tokenizer:
         eod = pad = 256
 
-        def tokenize_conversation(self, messages: Any, **options: Any) -> Any:
+        def tokenize_conversation(self, messages, **options):
             return tuple(np.array(values) for values in messages[0]["content"])
 
     given = SimpleNamespace(tokenizer=Tokenizer(), sequence_length=S, context_parallel_size=1, reset_position_ids=False,

@@ -1,8 +1,5 @@
 """--split: the documents of each part are those of Megatron's own builder, and a run cut otherwise is told so."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import yaml
@@ -26,18 +23,18 @@ class Counted:
     """A dataset class for Megatron's builder: keeps the documents that each split is given."""
 
     @staticmethod
-    def build_low_level_dataset(path: int, config: Any) -> int:
+    def build_low_level_dataset(path, config):
         return path
 
     @staticmethod
-    def numel_low_level_dataset(low: int) -> int:
+    def numel_low_level_dataset(low):
         return low
 
-    def __init__(self, low: int, path: int, indices: Any, *rest: Any) -> None:
+    def __init__(self, low, path, indices, *rest):
         self.documents = (int(indices[0]), int(indices[-1]) + 1) if len(indices) else (0, 0)
 
 
-def of_megatron(split: str, documents: int) -> list[tuple[int, int]]:
+def of_megatron(split, documents):
     """[first, stop) of the documents of each split; (0, 0) for none."""
     config = dataset_config(LENGTH, blend=(["x"], None), split=split)
     builder = BlendedMegatronDatasetBuilder(Counted, [1, 1, 1], lambda: True, config)
@@ -53,11 +50,11 @@ splits = st.lists(numbers, min_size=1, max_size=3).filter(lambda words: sum(map(
 @example(words=["60", "30", "10"], documents=99_999)  # adds up to 0.9999999999999999
 @example(words=["99", "1"], documents=50)  # a half is rounded to an even number
 @given(words=splits, documents=st.integers(1, 20_000))
-def test_documents_of_each_part_are_megatrons(words: list[str], documents: int) -> None:
+def test_documents_of_each_part_are_megatrons(words, documents):
     check_parts(",".join(words), documents)
 
 
-def check_parts(split: str, documents: int) -> None:
+def check_parts(split, documents):
     expected = of_megatron(split, documents)
     if expected[0] == (0, 0) and float(split.split(",")[0]) == 0:
         with raises(ConfigError, found="nothing to train on"):
@@ -72,14 +69,14 @@ def check_parts(split: str, documents: int) -> None:
         assert (first, stop) == part or (first == stop and part == (0, 0))
 
 
-def short_and_long(prefix: Path) -> str:
+def short_and_long(prefix):
     """90 documents of 4 tokens, then 10 of 100, as Megatron writes them; each token tells its document."""
     lengths = [4] * 90 + [100] * 10
     return write_corpus(prefix, [[*[number % EOD] * (n - 1), EOD] for number, n in enumerate(lengths)])
 
 
 @pytest.mark.usefixtures("one_process")
-def test_validation_holds_what_megatron_holds_out(tmp_path: Path) -> None:
+def test_validation_holds_what_megatron_holds_out(tmp_path):
     """With --data-path and with a YAML, of .bin/.idx files and of a dataset of our own."""
     prefix = short_and_long(tmp_path / "a")
     adopt([prefix], tmp_path / "web")
@@ -107,7 +104,7 @@ def test_validation_holds_what_megatron_holds_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_what_has_no_documents_to_count(tmp_path: Path) -> None:
+def test_what_has_no_documents_to_count(tmp_path):
     """Files without a table of documents, and an index whose documents are not what Megatron counts."""
     np.save(tmp_path / "flat.npy", np.arange(500, dtype=np.uint16))
     adopt([str(tmp_path / "flat.npy")], tmp_path / "flat")

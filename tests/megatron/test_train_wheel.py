@@ -2,7 +2,6 @@
 
 import json
 from itertools import islice
-from pathlib import Path
 
 import pytest
 import yaml
@@ -10,7 +9,7 @@ import yaml
 import conceptloader as cl
 from conceptloader.order.partition import Partition
 from tests.corpora.for_megatron import write_config, write_datasets
-from tests.megatron.launching import ROOT, Finished, torchrun
+from tests.megatron.launching import ROOT, torchrun
 from tests.nanotron import support as nanotron
 
 SCRIPT = ROOT / "examples/megatron/train.py"
@@ -21,14 +20,14 @@ DP2 = ("--num-workers", "1", "--micro-batch-size", "1", "--recompute")
 TP2 = ("--tp", "2", "--no-attention-mask")
 
 
-def train(folder: Path, config: Path, *more: str, processes: int = 2, kill_after: int = 0) -> Finished:
+def train(folder, config, *more, processes=2, kill_after=0):
     """One model under all layouts, which goes on from the newest checkpoint."""
     script = [str(SCRIPT), "--config", str(config), "--steps", str(STEPS), "--global-batch-size", str(BATCH)]
     script += ["--layers", "4", "--save-every", str(SAVED), "--save", str(folder.parent / "checkpoints"), *more]
     return torchrun(script, folder, processes=processes, kill_after=kill_after, timeout=120)
 
 
-def planned(dp_size: int, micro: int, rank: int, first: int = SAVED) -> list[list[int]]:
+def planned(dp_size, micro, rank, first=SAVED):
     """Samples of each micro batch of a rank, from step `first` on."""
     partition = Partition(micro_batch_size=micro, dp_size=dp_size, scheme="contiguous")
     steps = range(first * BATCH, STEPS * BATCH, BATCH)
@@ -37,7 +36,7 @@ def planned(dp_size: int, micro: int, rank: int, first: int = SAVED) -> list[lis
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_killed_and_resumed_at_other_sizes(tmp_path: Path) -> None:
+def test_killed_and_resumed_at_other_sizes(tmp_path):
     """Two stages of two chunks each are killed in step 5; two data-parallel ranks with workers and other micro batches
     go on from the checkpoint at step 3, as do two tensor-parallel ones: the same samples, the same losses."""
     config = write_config(write_datasets(tmp_path / "data") / "data.yaml")
@@ -79,14 +78,14 @@ def test_killed_and_resumed_at_other_sizes(tmp_path: Path) -> None:
     assert not refused.taken
 
 
-def close(one: Finished, other: Finished, step: int) -> None:
+def close(one, other, step):
     """But for rounding, which early steps of Adam enlarge. Other samples change a loss by 1e-2."""
     assert float(one.losses[step][0]) == pytest.approx(float(other.losses[step][0]), abs=1e-4), step
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_run_moves_to_nanotron_and_on_to_megatron(tmp_path: Path) -> None:
+def test_a_run_moves_to_nanotron_and_on_to_megatron(tmp_path):
     """nanotron goes on where a plain loader was, is killed and resumed; Megatron takes over from its checkpoint."""
     config = write_config(write_datasets(tmp_path / "data") / "data.yaml", seq_len=64)
     plain = cl.make_dataloader(config, micro_batch_size=BATCH)
@@ -95,9 +94,9 @@ def test_a_run_moves_to_nanotron_and_on_to_megatron(tmp_path: Path) -> None:
     begun.write_text(json.dumps(plain.state_dict_at(2 * BATCH)))
 
     moved = write_config(tmp_path / "data/nanotron.yaml", seq_len=64, continue_from=str(begun))
-    checkpoints, tokens = tmp_path / "nanotron", list[list[int]]()
+    checkpoints, tokens = tmp_path / "nanotron", []
     for name, options in {"killed": {"dp": 2}, "resumed": {"resume": True, "micro_batches": 4}}.items():
-        given = nanotron.wheel_config(checkpoints, steps=STEPS, interval=SAVED, **options)  # type: ignore[arg-type]
+        given = nanotron.wheel_config(checkpoints, steps=STEPS, interval=SAVED, **options)
         given["model"]["model_config"]["vocab_size"] = 256
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(given))
         run = nanotron.torchrun(

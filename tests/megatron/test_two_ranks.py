@@ -2,28 +2,24 @@
 
 import json
 import re
-from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from conceptloader.config import load_config, open_blend
 from conceptloader.config.packing import Packing, Packs
-from conceptloader.format.read.dataset import Dataset
 from tests.corpora.for_megatron import EOD, write_config, write_datasets
 from tests.megatron.launching import ROOT, torchrun
 from tests.megatron.tiny import LENGTH, parameters, token_losses
 from tests.packing.plain import parts_of
 
 BATCH, STEPS, RATE, BINS = 8, 4, 0.5, 8
-Row = list[tuple[int, int, bool, int]]  # token, label, whether it is trained on, sequence
 
 
-def window(dataset: Dataset, start: int) -> Row:
-    """Documents end in EOD, and what follows it is no target: --eod-mask-loss."""
+def window(dataset, start):
+    """Of each token: itself, its label, whether it is trained on, its sequence. Documents end in EOD, and what follows
+    it is no target: --eod-mask-loss."""
     tokens, sequence, row = dataset.tokens(start, start + LENGTH + 1).tolist(), 0, []
     for token, label in pairwise(tokens):
         row.append((token, label, token != EOD, sequence))
@@ -31,9 +27,9 @@ def window(dataset: Dataset, start: int) -> Row:
     return row
 
 
-def pack(packs: Packs, number: int) -> Row:
+def pack(packs, number):
     """Each part is a sequence; its last token has a label where its document goes on."""
-    row: Row = []
+    row = []
     for sequence, part in enumerate(parts_of(packs, number)):
         stop = part.start + part.tokens
         tokens = packs.dataset.tokens(part.start, min(stop + 1, part.end)).tolist()
@@ -43,7 +39,7 @@ def pack(packs: Packs, number: int) -> Row:
     return row + [(EOD, EOD, False, -1)] * (LENGTH - len(row))
 
 
-def losses(of: dict[str, torch.Tensor], rows: list[Row]) -> torch.Tensor:
+def losses(of, rows):
     """Sum of the losses by their weights, which are label % 5, over the number of trained tokens."""
     token, label, trained, sequence = torch.tensor(rows).permute(2, 0, 1)
     forbidden = (sequence[:, :, None] != sequence[:, None, :]) | torch.ones(LENGTH, LENGTH).triu(1).bool()
@@ -52,16 +48,16 @@ def losses(of: dict[str, torch.Tensor], rows: list[Row]) -> torch.Tensor:
     return (found * trained * (label % 5)).sum() / trained.sum()
 
 
-def by_hand(path: Path, packed: bool) -> dict[str, Any]:
+def by_hand(path, packed):
     blend = open_blend({**load_config(path).to_dict(), "seq_len": LENGTH, "split_documents": [0, 0.8]})
     packing = Packing(seq_len=LENGTH, bins=BINS)
 
-    def row(dataset: Dataset, within: tuple[int, int], number: int) -> Row:
+    def row(dataset, within, number):
         if packed:
             return pack(Packs(dataset, packing, within), number)
         return window(dataset, within[0] + number * LENGTH)
 
-    def trained() -> Iterator[Row]:
+    def trained():
         for sample in range(STEPS * BATCH):
             k, _, number = blend.order.sample(sample)
             yield row(parts[k][0], (0, parts[k][1]), number)
@@ -99,7 +95,7 @@ EXPECTED = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Of data, and in `run` what check_two_ranks.py wrote about them."""
     data = write_datasets(tmp_path_factory.mktemp("data"))
     write_datasets(data / "copy", first_seed=5)
@@ -120,7 +116,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["windows", "packs"])
-def test_losses_are_those_of_a_loop_by_hand(folder: Path, kind: str) -> None:
+def test_losses_are_those_of_a_loop_by_hand(folder, kind):
     """Two ranks, two micro batches each: masks, weights, document boundaries, packs, accumulation, held-out data."""
     expected = by_hand(folder / f"{kind}.yaml", packed=kind == "packs")
     found = json.loads((folder / f"run/{kind}.json").read_text())
@@ -131,7 +127,7 @@ def test_losses_are_those_of_a_loop_by_hand(folder: Path, kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_ranks_that_were_given_other_data(folder: Path) -> None:
+def test_ranks_that_were_given_other_data(folder):
     """Divided in each way; tensor-parallel ranks get what the first of them reads, and do the rest themselves."""
     for rank in range(2):
         cases = json.loads((folder / f"run/found{rank}.json").read_text())

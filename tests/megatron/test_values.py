@@ -1,8 +1,6 @@
 """Losses of a real GPTModel on our batches, beside the same documents by themselves: none may see another one."""
 
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +15,7 @@ from tests.megatron.stock import data_of, dataset_config
 LENGTH = 48
 RESET = {"reset_position_ids": True, "reset_attention_mask": True}
 PACKED = {"create_attention_mask": False}  # with --dataloader-inter-document-masking
-KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+KINDS = {
     "windows": ({}, RESET),
     "packs": ({"packing": {"bins": 8}}, RESET),
     "packed windows": ({}, PACKED),
@@ -26,7 +24,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.fixture
-def model(one_process: None, monkeypatch: pytest.MonkeyPatch) -> GPTModel:
+def model(one_process, monkeypatch):
     """With weights by which a token that is seen changes the loss."""
     monkeypatch.setattr(random, "_CUDA_RNG_STATE_TRACKER", None)
     monkeypatch.setattr(random, "_CUDA_RNG_STATE_TRACKER_INITIALIZED", False)
@@ -41,7 +39,7 @@ def model(one_process: None, monkeypatch: pytest.MonkeyPatch) -> GPTModel:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_documents_of_a_sample_are_as_alone(kind: str, tmp_path: Path, model: Any) -> None:
+def test_documents_of_a_sample_are_as_alone(kind, tmp_path, model):
     yaml, flags = KINDS[kind]
     config = dataset_config(LENGTH, **flags)
     config.inter_document_masking = flags is PACKED  # a field from core 0.19 on
@@ -53,7 +51,7 @@ def test_documents_of_a_sample_are_as_alone(kind: str, tmp_path: Path, model: An
         mask = (within[:, None] != within) | torch.ones(tokens.shape[1], tokens.shape[1]).triu(1).bool()
         batch["attention_mask"] = mask[None, None]
 
-    def losses(rows: Any, mask: torch.Tensor) -> torch.Tensor:
+    def losses(rows, mask):
         with torch.no_grad():
             return model(tokens[rows], places[rows], mask, labels=labels[rows])
 

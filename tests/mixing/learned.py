@@ -1,8 +1,5 @@
 """A run whose mixture learns, and the configuration that replays it."""
 
-from pathlib import Path
-from typing import Any
-
 import conceptloader as cl
 from tests.mixing.training import configuration
 
@@ -11,9 +8,7 @@ SAMPLES = BATCH * STEPS
 SKIP = [{"at": 20, "count": 7}]
 
 
-def run(
-    folder: Path, weights: tuple[float, ...] = (1, 1, 1), **more: Any
-) -> tuple[dict[str, Any], list[tuple[int, list[int]]]]:
+def run(folder, weights=(1, 1, 1), **more):
     """(a configuration that replays a run with odm, dataset and inputs of each of its samples).
 
     The log is in `folder`/log. Weights change from step 4 on, after every step.

@@ -2,11 +2,10 @@
 
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
+import yaml
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError
@@ -15,19 +14,20 @@ from conceptloader.run.mixing.doremi import DoReMi
 from conceptloader.run.mixing.odm import ODM
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.testing.controllers import Greedy
+from tests.raises import cells
 
-RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("recorded.json").read_text())
-KINDS: dict[str, Any] = {"doremi": DoReMi, "odm": ODM}
+RECORDED = json.loads(Path(__file__).with_name("recorded.json").read_text())
+KINDS = {"doremi": DoReMi, "odm": ODM}
 LOSSES = [{"a": 2.0 + 1 / (1 + k), "b": 1.0 + k % 3, "c": 3.0} for k in range(12)]
 EVEN = {"a": 1, "b": 1, "c": 2}
 
 
-def made(case: Mapping[str, Any], state: Any = None) -> Any:
+def made(case, state=None):
     return KINDS[case["kind"]](case["start"], state, **case["options"])
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_weights_are_those_of_the_authors_code(name: str) -> None:
+def test_weights_are_those_of_the_authors_code(name):
     """recorded.json is what their functions returned."""
     case = RECORDED[name]
     controller, weights, changes = made(case), {}, 0
@@ -43,7 +43,7 @@ def test_weights_are_those_of_the_authors_code(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_resumed_at_any_step_they_are_the_same_weights(name: str) -> None:
+def test_resumed_at_any_step_they_are_the_same_weights(name):
     case = RECORDED[name]
     whole, resumed = made(case), made(case)
     for number, step in enumerate(case["steps"]):
@@ -55,24 +55,22 @@ def test_resumed_at_any_step_they_are_the_same_weights(name: str) -> None:
 @pytest.mark.parametrize(
     "losses", [{"a": math.nan}, {"a": 1.0, "b": math.inf}, {"a": 900.0}, {"a": True}, {"a": 1.0, "d": 1.0}]
 )
-def test_losses_that_are_none(losses: dict[str, float]) -> None:
+def test_losses_that_are_none(losses):
     with pytest.raises(ConfigError) as caught:
         check_losses(losses, EVEN)
     assert caught.value.path == f"losses.{list(losses)[-1]}"
 
 
-def test_no_dataset_is_lost() -> None:
+def test_no_dataset_is_lost():
     """However long its loss stays below: it could never come back."""
     doremi = DoReMi({f"d{k}": 1 for k in range(300)}, reference={f"d{k}": 0.0 for k in range(300)})
     odm = ODM({"a": 1, "b": 1})
     for step in range(50):
         weights = doremi.observe(step, {f"d{k}": 5.0 if k == 7 else 0.0 for k in range(300)})
-    assert weights is not None
     assert min(weights.values()) == MINIMUM
     assert weights["d7"] > 0.99
     for step in range(10_000):
         weights = odm.observe(step, {"a": 20.0, "b": 0.1})
-    assert weights is not None
     assert weights["b"] > 0.005
 
 
@@ -87,21 +85,21 @@ def test_no_dataset_is_lost() -> None:
         (ODM, {"every": 0}, "odm.every"),
     ],
 )
-def test_options_that_are_wrong(kind: Any, options: dict[str, Any], path: str) -> None:
+def test_options_that_are_wrong(kind, options, path):
     with pytest.raises(ConfigError) as caught:
         kind(EVEN, **options)
     assert caught.value.path == path
 
 
 @pytest.mark.parametrize("kind", [DoReMi, ODM])
-def test_states_of_others(kind: Any) -> None:
+def test_states_of_others(kind):
     state = kind({"a": 1, "b": 1}).state()
     with pytest.raises(ResumeError):
         kind(EVEN, state)
     other = next(each for each in (DoReMi, ODM) if each is not kind)
     with pytest.raises(ResumeError):
         other({"a": 1, "b": 1}, state)
-    changed: list[dict[str, Any]] = [{key: "two"} for key in state]
+    changed = [{key: "two"} for key in state]
     changed += [{"datasets": {**state["datasets"], "a": row}} for row in ([], [math.nan] * 9, "1")]
     changed += [
         {"datasets": {**state["datasets"], "a": [*state["datasets"]["a"][1:], value]}} for value in (True, None)
@@ -114,35 +112,36 @@ def test_states_of_others(kind: Any) -> None:
 class Wrong(Greedy):
     """As its option says."""
 
-    def __init__(self, weights: Any, state: Any = None, *, returns: Any = None, keeps: bool = False) -> None:
+    def __init__(self, weights, state=None, *, returns=None, keeps=False):
         super().__init__(weights, state)
         self.returns, self.keeps = returns, keeps
 
-    def observe(self, step: int, seen: Any) -> Any:
+    def observe(self, step, seen):
         return self.returns
 
-    def state(self) -> dict[str, Any]:
+    def state(self):
         return {**super().state(), **({"it": self} if self.keeps else {})}
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"returns": {"a": 1.0}}, "the weight of b: found nothing"),
-        ({"returns": {"a": 1.0, "b": -1.0}}, "the weight of b"),
-        ({"returns": {"a": 1.0, "b": "x"}}, "the weight of b"),
-        ({"returns": {"a": 1.0, "b": 1.0, "c": 1.0}}, "the weight of c"),
-        ({"retruns": None}, "retruns"),
-        ({"keeps": True}, "state: found Object of type Wrong"),
-    ],
-)
-def test_a_controller_that_is_wrong(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+NOT = """
+{returns: {a: 1.0}} | the weight of b: found nothing
+{returns: {a: 1.0, b: -1.0}} | the weight of b
+{returns: {a: 1.0, b: x}} | the weight of b
+{returns: {a: 1.0, b: 1.0, c: 1.0}} | the weight of c
+{retruns: null} | retruns
+{keeps: true} | state: found Object of type Wrong
+"""
+
+
+@pytest.mark.parametrize(("options", "words"), cells(NOT))
+def test_a_controller_that_is_wrong(tmp_path, options, words):
+    options = yaml.safe_load(options)
     for name in "ab":
         write_dataset(tmp_path / name, random_documents(30))
     datasets = {name: {"path": str(tmp_path / name), "weight": 1} for name in "ab"}
     config = {"seq_len": 8, "datasets": datasets, "mixing": {f"{__name__}:Wrong": options}}
 
-    def train() -> None:
+    def train():
         loader = cl.batches(config, micro_batch_size=2)
         next(iter(loader))
         loader.observe({"a": 1.0, "b": 1.0})

@@ -4,10 +4,8 @@ import itertools
 import json
 import logging
 import random
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch.multiprocessing as mp
@@ -18,10 +16,10 @@ from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.state import OrderState
 from conceptloader.run.mixing import Controller
 from tests.mixing.training import BATCH, Run, configuration
-from tests.raises import raises
+from tests.raises import cells, raises
 
 USERS = "conceptloader.testing.controllers:Greedy"
-KINDS: list[dict[str, Any]] = [
+KINDS = [
     {"odm": {}},
     {"odm": {"smoothing": 0.5, "warmup_steps": 2}},
     {"doremi": {"reference": {"easy": 5.0, "hard": 3.0, "middle": 6.0}, "step_size": 0.1, "smoothing": 0.1}},
@@ -31,7 +29,7 @@ named = pytest.mark.parametrize("mixing", KINDS, ids=lambda mixing: next(iter(mi
 
 
 @named
-def test_resumed_at_any_step_it_trains_the_same(mixing: Any, tmp_path: Path) -> None:
+def test_resumed_at_any_step_it_trains_the_same(mixing, tmp_path):
     config = configuration(tmp_path, mixing)
     whole = Run(config).steps(12)
     assert len({share for _, share in whole.samples}) == 3
@@ -47,7 +45,7 @@ def test_resumed_at_any_step_it_trains_the_same(mixing: Any, tmp_path: Path) -> 
     assert run.mixing["steps"] == 12
 
 
-def test_the_recipe_of_the_cookbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recipe_of_the_cookbook(tmp_path, monkeypatch):
     """ADO, from the page as it is."""
     page = (Path(__file__).parents[2] / "docs/cookbook.md").read_text()
     code = next(block for block in page.split("```python\n") if block.startswith("class ADO")).split("```")[0]
@@ -61,11 +59,11 @@ def test_the_recipe_of_the_cookbook(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert again.saved[1] == whole.saved[1]
 
 
-def weights(run: Run) -> dict[str, int]:
+def weights(run):
     return {name: int(weight) for name, weight in run.loader.blend.order.segments[-1].weights.items()}
 
 
-def test_a_file_is_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_is_read_again(tmp_path, caplog):
     file = tmp_path / "weights.yaml"
     file.write_text("{easy: 1, hard: 1, middle: 1}")
     config = configuration(tmp_path, {"file": "weights.yaml"})
@@ -96,21 +94,21 @@ class Watching(Controller):
 
     learns = False
 
-    def __init__(self, weights: Any, state: Any = None, *, path: str) -> None:
+    def __init__(self, weights, state=None, *, path):
         self.names, self.path = list(weights), Path(path)
 
-    def look(self) -> str:
+    def look(self):
         return self.path.read_text()
 
-    def observe(self, step: int, seen: str) -> dict[str, float]:
+    def observe(self, step, seen):
         return {name: 1 + len(seen) * (name == "hard") for name in self.names}
 
-    def state(self) -> dict[str, Any]:
+    def state(self):
         return {}
 
 
 @pytest.mark.parametrize("options", ["note.txt", {"path": "note.txt"}])
-def test_a_controller_that_needs_no_losses(options: Any, tmp_path: Path) -> None:
+def test_a_controller_that_needs_no_losses(options, tmp_path):
     """Its path is that of the YAML, and no part of what ranks compare or what a state has."""
     (tmp_path / "note.txt").write_text("four")
     (tmp_path / "run.yaml").write_text(
@@ -131,7 +129,7 @@ POOL = [
 
 
 @pytest.mark.parametrize("seed", range(24, 36))
-def test_a_file_that_changes_whenever_and_runs_resumed_whenever(seed: int, tmp_path: Path) -> None:
+def test_a_file_that_changes_whenever_and_runs_resumed_whenever(seed, tmp_path):
     """Of the same content at the same steps: the samples and the state of the run in one piece."""
     draw, steps = random.Random(seed), 30
     file = tmp_path / "weights.yaml"
@@ -141,8 +139,8 @@ def test_a_file_that_changes_whenever_and_runs_resumed_whenever(seed: int, tmp_p
     for _ in range(steps):
         contents.append(contents[-1] if draw.random() < 0.6 else draw.choice(POOL))
 
-    def run(stops: Collection[int]) -> tuple[list[tuple[int, int]], dict[str, str], int]:
-        samples: list[tuple[int, int]] = []
+    def run(stops):
+        samples = []
         state, changes = None, set()
         for begin, end in itertools.pairwise((0, *sorted(stops), steps)):
             loader = cl.batches(config, micro_batch_size=4, global_batch_size=8, num_samples=8 * steps)
@@ -165,13 +163,13 @@ def test_a_file_that_changes_whenever_and_runs_resumed_whenever(seed: int, tmp_p
     assert run(draw.sample(range(1, steps), draw.randint(1, 6))) == whole
 
 
-def test_what_is_learned_cannot_break_max_epochs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_learned_cannot_break_max_epochs(tmp_path, caplog):
     """The last weights that keep it stay; it is said, and resumed runs do the same."""
     config = configuration(tmp_path, {USERS: {"times": 18}})
     config["datasets"]["hard"]["max_epochs"] = 0.25
 
     class Limited(Run):
-        def make(self, config: Any) -> cl.Loader:
+        def make(self, config):
             return cl.make_dataloader(config, micro_batch_size=BATCH, num_samples=240)
 
     whole, run = Limited(config).steps(20), Limited(config).steps(7)
@@ -183,7 +181,7 @@ def test_what_is_learned_cannot_break_max_epochs(tmp_path: Path, caplog: pytest.
     assert drawn <= 0.25 * dict(zip(order.names, order.sizes, strict=True))["hard"]
 
 
-def test_calls_that_are_wrong(tmp_path: Path) -> None:
+def test_calls_that_are_wrong(tmp_path):
     run = Run(configuration(tmp_path, {"odm": {}}), micro=4).steps(1)
     before = run.saved[1]
     with raises(ConfigError, "observe", "a second call"):
@@ -200,7 +198,7 @@ def test_calls_that_are_wrong(tmp_path: Path) -> None:
     assert "mixing" not in Run(plain).loader.state_dict()["conceptloader"]
 
 
-def test_a_state_that_is_saved_too_early_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_state_that_is_saved_too_early_is_said(tmp_path, caplog):
     run = Run(configuration(tmp_path, {"odm": {}})).steps(1)
     assert run.loader.state_dict()
     assert not caplog.records
@@ -209,7 +207,7 @@ def test_a_state_that_is_saved_too_early_is_said(tmp_path: Path, caplog: pytest.
     assert "call observe first" in caplog.text
 
 
-def test_another_controller_is_refused_by_name(tmp_path: Path) -> None:
+def test_another_controller_is_refused_by_name(tmp_path):
     saved = Run(configuration(tmp_path, {"odm": {}})).steps(3).saved
     other = configuration(tmp_path, {USERS: {}})
     with raises(ResumeError, "mixing", USERS, "odm, as saved", fix="allow_changed"):
@@ -234,16 +232,14 @@ def test_another_controller_is_refused_by_name(tmp_path: Path) -> None:
         ({USERS: {"times": 3}}, {USERS: {}}, [f"mixing.{USERS}.times: saved 3, now nothing, from here on"]),
     ],
 )  # fmt: skip
-def test_changed_options_are_said(
-    saved: Any, now: Any, said: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_changed_options_are_said(saved, now, said, tmp_path, caplog):
     state = Run(configuration(tmp_path, saved)).steps(2).saved
     Run(configuration(tmp_path, now), state)
     assert caplog.messages == said
 
 
 @pytest.mark.parametrize("wrong", [{"seen": 3, "given": ""}, {"seen": ""}, [], 3, None])
-def test_wrong_states(wrong: Any, tmp_path: Path) -> None:
+def test_wrong_states(wrong, tmp_path):
     (tmp_path / "weights.yaml").write_text("{easy: 1, hard: 2, middle: 3}")
     config = configuration(tmp_path, {"file": str(tmp_path / "weights.yaml")})
     time, saved = Run(config).steps(2).saved
@@ -256,7 +252,7 @@ def test_wrong_states(wrong: Any, tmp_path: Path) -> None:
 
 
 @named
-def test_losses_that_do_not_come_any_more(mixing: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_losses_that_do_not_come_any_more(mixing, tmp_path, caplog):
     """Are said once, and are an error before the run has learned nothing for long."""
     loader = cl.batches(configuration(tmp_path, mixing), micro_batch_size=BATCH)
     given = {"easy": 1.0, "hard": 2.0, "middle": 3.0}
@@ -270,32 +266,33 @@ def test_losses_that_do_not_come_any_more(mixing: Any, tmp_path: Path, caplog: p
         loader.observe({})
 
 
-@pytest.mark.parametrize(
-    ("mixing", "path"),
-    [
-        ({}, "mixing"),
-        ({"odm": {}, "doremi": {}}, "mixing"),
-        ({"omd": {}}, "mixing.omd"),
-        ({"odm": {"smothing": 1}}, "mixing.odm.smothing"),
-        ({"odm": 3}, "mixing.odm"),
-        ({"doremi": {"reference": {"easy": 1}}}, "mixing.doremi.reference"),
-        ({"file": {}}, "mixing.file"),
-        ({"file": ""}, "mixing.file"),
-        ({"file": {"path": 3}}, "mixing.file"),
-        ({"file": {"path": "a", "every": 3}}, "mixing.file"),
-        ({"odm": "weights.yaml"}, "mixing.odm.path"),
-        ({"conceptloader.testing.controllers:Greedier": {}}, "mixing.conceptloader.testing.controllers:Greedier"),
-        ({"tests.mixing.nowhere:Greedy": {}}, "mixing.tests.mixing.nowhere:Greedy"),
-        ({"tests.mixing.training:Run": {}}, "mixing.tests.mixing.training:Run"),
-    ],
-)
-def test_sections_that_are_wrong(mixing: Any, path: str, tmp_path: Path) -> None:
+WRONG = """
+{} | mixing
+{odm: {}, doremi: {}} | mixing
+{omd: {}} | mixing.omd
+{odm: {smothing: 1}} | mixing.odm.smothing
+{odm: 3} | mixing.odm
+{doremi: {reference: {easy: 1}}} | mixing.doremi.reference
+{file: {}} | mixing.file
+{file: ''} | mixing.file
+{file: {path: 3}} | mixing.file
+{file: {path: a, every: 3}} | mixing.file
+{odm: weights.yaml} | mixing.odm.path
+{'conceptloader.testing.controllers:Greedier': {}} | mixing.conceptloader.testing.controllers:Greedier
+{'tests.mixing.nowhere:Greedy': {}} | mixing.tests.mixing.nowhere:Greedy
+{'tests.mixing.training:Run': {}} | mixing.tests.mixing.training:Run
+"""
+
+
+@pytest.mark.parametrize(("mixing", "path"), cells(WRONG))
+def test_sections_that_are_wrong(mixing, path, tmp_path):
+    mixing = yaml.safe_load(mixing)
     with raises(ConfigError) as caught:
         Run(configuration(tmp_path, mixing))
     assert caught.value.path == path
 
 
-def test_what_does_not_go_with_it(tmp_path: Path) -> None:
+def test_what_does_not_go_with_it(tmp_path):
     config = configuration(tmp_path, {"odm": {}})
     with raises(ConfigError, "phases"):
         cl.open_blend({**config, "phases": [{"at": 9, "weights": {"easy": 1}}]})
@@ -308,7 +305,7 @@ def test_what_does_not_go_with_it(tmp_path: Path) -> None:
         cl.SampleDataset(config)[0]
 
 
-def _rank(rank: int, config: Any, folder: str) -> None:
+def _rank(rank, config, folder):
     import torch.distributed as dist
 
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
@@ -321,7 +318,7 @@ def _rank(rank: int, config: Any, folder: str) -> None:
         next(batches)
         loader.observe()
     assert dict(loader.blend.order.segments[-1].weights) == {"easy": 2, "hard": 1, "middle": 1}
-    states: list[Any] = [None, None]
+    states = [None, None]
     dist.all_gather_object(states, loader.state_dict())
     assert states[0] == states[1]
     dist.destroy_process_group()
@@ -329,6 +326,6 @@ def _rank(rank: int, config: Any, folder: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_file_of_the_first_rank_holds_for_all(tmp_path: Path) -> None:
+def test_the_file_of_the_first_rank_holds_for_all(tmp_path):
     mp.start_processes(_rank, (configuration(tmp_path, None), str(tmp_path)), nprocs=2, start_method="fork")
     assert all((tmp_path / f"done.{rank}").exists() for rank in range(2))

@@ -1,8 +1,6 @@
 """`replay: DIRECTORY`: what a run has learned is a plan, carried out to the sample wherever it is read."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,9 +14,9 @@ from tests.mixing.learned import BATCH, SAMPLES
 from tests.raises import raises
 
 
-def read(loader: Any) -> list[tuple[int, list[int]]]:
+def read(loader):
     """Dataset and inputs of each sample of a loader's batches, up to SAMPLES of all ranks."""
-    found: list[tuple[int, list[int]]] = []
+    found = []
     for batch in loader:
         found += zip(batch["dataset_id"].tolist(), batch["input_ids"].tolist(), strict=True)
         if len(found) >= SAMPLES:
@@ -27,11 +25,11 @@ def read(loader: Any) -> list[tuple[int, list[int]]]:
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> tuple[dict[str, Any], list[tuple[int, list[int]]]]:
+def config(tmp_path):
     return learned.run(tmp_path)
 
 
-def test_other_batch_sizes_and_samples_alone(config: Any) -> None:
+def test_other_batch_sizes_and_samples_alone(config):
     config, samples = config
     assert len({k for k, _ in samples}) == 3
     for size in (BATCH, 2 * BATCH, 3 * BATCH, 5):
@@ -47,7 +45,7 @@ def test_other_batch_sizes_and_samples_alone(config: Any) -> None:
     assert sorted(ranks[0] + ranks[1]) == sorted(samples)
 
 
-def test_what_cannot_be_set(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_set(config, tmp_path, monkeypatch):
     """Is an error at launch."""
     config, _ = config
     with raises(ConfigError, "replay", "no run"):
@@ -77,7 +75,7 @@ def test_what_cannot_be_set(config: Any, tmp_path: Path, monkeypatch: pytest.Mon
         cl.open_blend(config)
 
 
-def test_paths_are_those_of_the_yaml(config: Any, tmp_path: Path) -> None:
+def test_paths_are_those_of_the_yaml(config, tmp_path):
     (tmp_path / "run.yaml").write_text(json.dumps({**config[0], "replay": "log"}))
     assert load_config(tmp_path / "run.yaml").replay == str(tmp_path / "log")
     assert read(cl.make_dataloader(tmp_path / "run.yaml", micro_batch_size=BATCH)) == config[1]

@@ -1,8 +1,6 @@
 """A tiny model that really trains on three datasets of unlike difficulty."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -14,7 +12,7 @@ SIZES = {"easy": 3, "hard": 1000, "middle": 50}  # words that each draws from
 BATCH = 12
 
 
-def configuration(folder: Path, mixing: Any, **more: Any) -> dict[str, Any]:
+def configuration(folder, mixing, **more):
     datasets = {
         name: {
             "path": write_dataset(folder / name, random_documents(150, seed=k, prefix=name, vocab_size=size))
@@ -30,7 +28,7 @@ def configuration(folder: Path, mixing: Any, **more: Any) -> dict[str, Any]:
 class Run:
     """A training in this process; `steps` takes some, `saved` is all that a checkpoint has of it."""
 
-    def __init__(self, config: Any, saved: Any = None, micro: int = BATCH, **load: Any) -> None:
+    def __init__(self, config, saved=None, micro=BATCH, **load):
         torch.manual_seed(0)
         self.model = torch.nn.Sequential(torch.nn.Embedding(1000, 8), torch.nn.Linear(8, 1000))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.5)
@@ -40,12 +38,12 @@ class Run:
             model, state = saved
             self.model.load_state_dict(model)
             self.loader.load_state_dict(json.loads(state), **load)
-        self.samples: list[tuple[int, int]] = []  # with their dataset
+        self.samples = []  # with their dataset
 
-    def make(self, config: Any) -> cl.Loader:
+    def make(self, config):
         return cl.make_dataloader(config, micro_batch_size=self.micro, global_batch_size=BATCH)
 
-    def steps(self, number: int, observe: bool = True) -> "Run":
+    def steps(self, number, observe=True):
         batches = iter(self.loader)
         for _ in range(number):
             for _ in range(BATCH // self.micro):
@@ -62,12 +60,12 @@ class Run:
         return self
 
     @property
-    def saved(self) -> Any:
+    def saved(self):
         model = {name: value.clone() for name, value in self.model.state_dict().items()}
         return model, json.dumps(self.loader.state_dict())
 
     @property
-    def mixing(self) -> dict[str, Any]:
+    def mixing(self):
         """What the state has of the controller."""
-        fields: dict[str, Any] = json.loads(self.loader.state_dict()["conceptloader"])
+        fields = json.loads(self.loader.state_dict()["conceptloader"])
         return dict(fields["mixing"])

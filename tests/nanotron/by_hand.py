@@ -3,10 +3,6 @@
 Nothing of nanotron and of the adapter is used but the weights of a checkpoint.
 """
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
-
 import torch
 from safetensors.torch import load_file
 from torch.nn import functional
@@ -14,21 +10,20 @@ from torch.nn import functional
 import conceptloader as cl
 
 HEADS, EPS, BASE = 4, 1e-5, 10_000.0
-Weights = Mapping[str, torch.Tensor]
 
 
-def read_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+def read_weights(checkpoint):
     """Parameters by the folder that nanotron saves them in."""
     root = checkpoint / "model" / "model"
     files = root.rglob("*.safetensors")
     return {str(file.parent.relative_to(root)): load_file(file)["data"].requires_grad_() for file in files}
 
 
-def _norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def _norm(x, weight):
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * weight
 
 
-def _rotated(x: torch.Tensor, interleaved: bool) -> torch.Tensor:
+def _rotated(x, interleaved):
     """x [samples, heads, tokens, size]: pairs of it turned by an angle that grows with the token's place."""
     half = x.shape[-1] // 2
     angles = torch.arange(x.shape[2])[:, None] / BASE ** (torch.arange(half) / half)
@@ -37,7 +32,7 @@ def _rotated(x: torch.Tensor, interleaved: bool) -> torch.Tensor:
     return torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
 
 
-def logits(weights: Weights, ids: torch.Tensor, documents: torch.Tensor, interleaved: bool) -> torch.Tensor:
+def logits(weights, ids, documents, interleaved):
     """[samples, tokens, vocabulary]. documents [samples, tokens]: tokens see those before them of the same number."""
     seen = documents[:, None, :, None] == documents[:, None, None, :]
     seen = seen & torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
@@ -54,9 +49,7 @@ def logits(weights: Weights, ids: torch.Tensor, documents: torch.Tensor, interle
     return _norm(x, weights["final_layer_norm/pp_block"]) @ weights["lm_head/pp_block"].T
 
 
-def losses(
-    checkpoint: Path, config: Mapping[str, Any], micro_batches: int, *, packed: bool, interleaved: bool
-) -> Iterator[float]:
+def losses(checkpoint, config, micro_batches, *, packed, interleaved):
     """The loss of each step from `checkpoint` on, of `micro_batches` of 2 samples over all ranks: the mean of their
     means over the tokens that count, as nanotron has it. packed: documents, told by their positions, do not see others.
     """

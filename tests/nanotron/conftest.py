@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,20 +12,20 @@ WEIGHTS = {"web": 0.6, "code": 0.3, "math": 0.1}
 
 
 @pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def data(tmp_path_factory):
     """Dataset directories by name."""
     return for_nanotron.write(tmp_path_factory.mktemp("corpus"), support.VOCABULARY)
 
 
 @pytest.fixture(scope="session")
-def dataset(data: dict[str, Path]) -> dict[str, Any]:
+def dataset(data):
     """The `dataset:` section of a data stage that mixes all three."""
     members = {name: {"path": str(data[name]), "weight": weight} for name, weight in WEIGHTS.items()}
     return {"type": "conceptloader", "datasets": members}
 
 
 @pytest.fixture(scope="session")
-def nanotron_src() -> Path:
+def nanotron_src():
     """A checkout of nanotron main. Tests that ask for it are reported as not run without one."""
     if not os.environ.get("NANOTRON_SRC"):
         pytest.skip("not run: set NANOTRON_SRC to a checkout of nanotron main (see docs/nanotron.md)")

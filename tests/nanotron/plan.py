@@ -1,9 +1,6 @@
 """What every rank must be given, worked out from the core alone: the oracle for recorded runs."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +17,7 @@ class Layout:
     cp: int = 1
     tp: int = 1
 
-    def coordinates(self, rank: int) -> tuple[int, int, int]:
+    def coordinates(self, rank):
         """(pp, dp, cp) of a global rank."""
         rank //= self.tp
         return rank // (self.cp * self.dp), rank // self.cp % self.dp, rank % self.cp
@@ -29,42 +26,24 @@ class Layout:
 class Oracle:
     """Windows by global sample, of a mixture over datasets at one sequence length."""
 
-    def __init__(
-        self,
-        data: dict[str, Path],
-        mixture: dict[str, float],
-        seq_len: int,
-        seed: int = 42,
-        roots: Sequence[Path] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, data, mixture, seq_len, seed=42, roots=None, **kwargs):
         self.names = sorted(data)
         self.windows = {name: open_dataset(data[name], roots=roots).windows(seq_len, tracks=[]) for name in self.names}
         sizes = [len(self.windows[name]) for name in self.names]
         weights = [mixture[name] for name in self.names] if mixture else None
         self.mixture = cl.Mixture(sizes=sizes, weights=weights, names=self.names, seed=42, **kwargs)
 
-    def samples(self, indices: Sequence[int]) -> list[tuple[str, int, int]]:
+    def samples(self, indices):
         """(dataset, epoch, window) of each trainer sample."""
         d, e, w = self.mixture.sample_many(np.array(indices, np.uint64))
         return [(self.names[a], int(b), int(c)) for a, b, c in zip(d, e, w, strict=True)]
 
-    def tokens(self, indices: Sequence[int]) -> np.ndarray:
+    def tokens(self, indices):
         """int64 [samples, seq_len + 1]."""
         return np.stack([self.windows[name][window]["tokens"] for name, _, window in self.samples(indices)])
 
 
-def assert_seen(
-    result: Any,
-    oracle: Oracle,
-    layout: Layout,
-    steps: range,
-    *,
-    micro_batch: int,
-    micro_batches: int,
-    start: int,
-    last_may_lack: bool = False,
-) -> None:
+def assert_seen(result, oracle, layout, steps, *, micro_batch, micro_batches, start, last_may_lack=False):
     """Every rank was given exactly its part of the samples from `start` on: inputs on the first pipeline stage, labels
     on the last one, and pointers to those elsewhere. last_may_lack: a rank may have died before its last line.
     """

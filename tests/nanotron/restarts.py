@@ -2,7 +2,6 @@
 
 import runpy
 import sys
-from typing import Any
 
 from nanotron.trainer import DistributedTrainer
 
@@ -15,7 +14,7 @@ class Fault(Exception):
     pass
 
 
-def training_step(self: Any, dataloader: Any) -> Any:
+def training_step(self, dataloader):
     if [self.iteration_step] == fails_in[:1]:
         del fails_in[0]
         raise Fault

@@ -3,7 +3,6 @@
 import json
 import os
 from dataclasses import asdict
-from typing import Any
 
 import nanotron.trainer
 
@@ -13,7 +12,7 @@ from conceptloader.integrations import nanotron_lm
 step = nanotron.trainer.DistributedTrainer.training_step
 
 
-def training_step(self: Any, dataloader: Any) -> Any:
+def training_step(self, dataloader):
     if self.iteration_step == 3:
         nanotron_lm.set_weights({"math": 1, "code": 1})
     return step(self, dataloader=dataloader)

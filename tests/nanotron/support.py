@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,9 +27,9 @@ class Result:
     output: str
     steps: list[dict[int, dict[str, Any]]]
 
-    def losses(self, first: int = 1) -> dict[int, float]:
+    def losses(self, first=1):
         """Exact loss by step, from whichever ranks have one (all of them must agree)."""
-        losses: dict[int, float] = {}
+        losses = {}
         for rank in self.steps:
             for step, record in rank.items():
                 if record["loss"] is not None and step >= first:
@@ -38,19 +37,13 @@ class Result:
         return dict(sorted(losses.items()))
 
 
-def torchrun(
-    folder: Path,
-    processes: int,
-    args: Sequence[str],
-    env: Mapping[str, str] = {},
-    kill: tuple[int, int] | None = None,
-    path: Sequence[str] = (),
-) -> Result:
+def torchrun(folder, processes, args, env=None, kill=None, path=()):
     """Start the harness with `processes` ranks. kill: (rank, step) after which that rank dies by SIGKILL. path: of
     modules for them."""
     record = folder / "record"
     shutil.rmtree(record, ignore_errors=True)
     record.mkdir(parents=True)
+    env = env or {}
     source = {"NANOTRON_SRC": env.get("NANOTRON_SRC", os.environ.get("NANOTRON_SRC", ""))}
     ended = launch(
         "tests.nanotron.harness.launch", args, folder, ranks=processes, env={**env, "RECORD": str(record)}, path=path,
@@ -59,19 +52,13 @@ def torchrun(
     return Result(ended.code, ended.output, [_read(record / f"rank{rank}.jsonl") for rank in range(processes)])
 
 
-def _read(path: Path) -> dict[int, dict[str, Any]]:
+def _read(path):
     if not path.exists():
         return {}
     return {record["step"]: record for record in map(json.loads, path.read_text().splitlines())}
 
 
-def run_train(
-    folder: Path,
-    config: Mapping[str, Any],
-    kill: tuple[int, int] | None = None,
-    launch: Sequence[str] | None = (),
-    path: Path = ROOT,
-) -> Result:
+def run_train(folder, config, kill=None, launch=(), path=ROOT):
     """The unmodified run_train.py of NANOTRON_SRC, through conceptloader.launch with the options `launch`, or without.
 
     path: a folder of modules for it.
@@ -88,27 +75,27 @@ def run_train(
 
 
 def config(
-    checkpoints: Path,
-    dataset: Any = None,
+    checkpoints,
+    dataset=None,
     *,
-    stages: Sequence[Mapping[str, Any]] | None = None,
-    model: str = "llama",
-    dp: int = 1,
-    pp: int = 1,
-    tp: int = 1,
-    cp: int = 1,
-    steps: int = 6,
-    micro_batch: int = 2,
-    micro_batches: int = 2,
-    seq_len: int = SEQ_LEN,
-    interval: int = 3,
-    resume: bool = False,
-    workers: int = 0,
-    layers: int = 2,
-    **checkpoint_options: Any,
-) -> dict[str, Any]:
+    stages=None,
+    model="llama",
+    dp=1,
+    pp=1,
+    tp=1,
+    cp=1,
+    steps=6,
+    micro_batch=2,
+    micro_batches=2,
+    seq_len=SEQ_LEN,
+    interval=3,
+    resume=False,
+    workers=0,
+    layers=2,
+    **checkpoint_options,
+):
     """A nanotron config: config.yaml beside this file, and what is given."""
-    whole: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("config.yaml").read_text())
+    whole = yaml.safe_load(Path(__file__).with_name("config.yaml").read_text())
     whole["checkpoints"] |= {"checkpoint_interval": interval, "checkpoints_path": str(checkpoints)}
     whole["checkpoints"] |= {"resume_checkpoint_path": str(checkpoints) if resume else None, **checkpoint_options}
     one = {"name": "first", "start_training_step": 1, "data": data(dataset, workers)}
@@ -127,7 +114,7 @@ def config(
     return whole
 
 
-def wheel_config(checkpoints: Path, **options: Any) -> dict[str, Any]:
+def wheel_config(checkpoints, **options):
     """The same for nanotron 0.4, which knows fewer keys and has no data stages."""
     whole = config(checkpoints, **options)
     optimizer = whole["optimizer"]
@@ -136,22 +123,22 @@ def wheel_config(checkpoints: Path, **options: Any) -> dict[str, Any]:
     return {**whole, "optimizer": {**optimizer, **adam}, "tokenizer": {"tokenizer_name_or_path": "none"}}
 
 
-def data(dataset: Any, workers: int = 0) -> dict[str, Any]:
+def data(dataset, workers=0):
     """The `data:` section of a data stage."""
     return {"dataset": dataset, "num_loading_workers": workers, "seed": 42}
 
 
-def context(**places: tuple[int, int]) -> Any:
+def context(**places):
     """Of nanotron's ParallelContext what the adapter asks: (rank, size) of dp, pp, cp and so on, by default (0, 1)."""
 
-    def group(rank: int, size: int) -> Any:
+    def group(rank, size):
         return SimpleNamespace(rank=lambda: rank, size=lambda: size)
 
     names = ("world", "dp", "pp", "cp", "tp")
     return SimpleNamespace(**{f"{name}_pg": group(*places.get(name, (0, 1))) for name in names})
 
 
-def copy_checkpoint(source: Path, step: int, target: Path) -> None:
+def copy_checkpoint(source, step, target):
     """The checkpoint of one step alone, and the run log up to now, as a run killed after that step leaves them."""
     target.mkdir(parents=True)
     shutil.copytree(source / str(step), target / str(step))

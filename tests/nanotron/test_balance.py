@@ -1,8 +1,5 @@
 """`loader.balance` under the unmodified run_train.py (NANOTRON_SRC): steps keep their samples, ranks get equal work."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -12,23 +9,23 @@ pytestmark = [pytest.mark.usefixtures("nanotron_src"), pytest.mark.timeout(900),
 STEPS, RANKS, MICRO_BATCHES = 4, 2, 8
 
 
-def rows(result: support.Result, step: int, key: str) -> list[list[list[int]]]:
+def rows(result, step, key):
     """By rank, of a step, of what the recorded batches hold."""
     return [[row for batch in rank[step]["batches"] for row in batch[key]] for rank in result.steps]
 
 
-def work(positions: list[list[int]]) -> int:
+def work(positions):
     """The sum of squares of the lengths of documents, which begin where positions are 0."""
     starts = [np.append(np.flatnonzero(np.array(row) == 0), len(row)) for row in positions]
     return sum(int((np.diff(one) ** 2).sum()) for one in starts)
 
 
-def test_balance(tmp_path: Path, dataset: dict[str, Any]) -> None:
+def test_balance(tmp_path, dataset):
     shape = {"model": "qwen2", "dp": RANKS, "steps": STEPS, "micro_batch": 1, "micro_batches": MICRO_BATCHES}
     packed = {**dataset, "packing": {"bins": 4}}
     balanced = {**packed, "loader": {"balance": True}}
 
-    def trained(name: str, section: Any, **more: Any) -> support.Result:
+    def trained(name, section, **more):
         config = support.config(tmp_path / f"{section is packed}", section, interval=2, **{**shape, **more})
         # They compare position_ids of ranks, which are equal for two packs of one document each.
         config["general"]["ignore_sanity_checks"] = True
@@ -37,7 +34,7 @@ def test_balance(tmp_path: Path, dataset: dict[str, Any]) -> None:
         return result
 
     found = {"off": trained("off", packed), "on": trained("on", balanced)}
-    spread: dict[str, list[float]] = {"on": [], "off": []}
+    spread = {"on": [], "off": []}
     for step in range(1, STEPS + 1):
         for name, result in found.items():
             each = [work(mine) for mine in rows(result, step, "position_ids")]

@@ -4,11 +4,11 @@ import sys
 import types
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
@@ -18,7 +18,7 @@ from conceptloader.integrations.nanotron_lm.options import NanotronOptions
 from conceptloader.testing import random_documents, write_dataset
 from tests.corpora.columns import add_column, random_items
 from tests.nanotron.support import context
-from tests.raises import raises
+from tests.raises import cells, raises
 
 
 @dataclass
@@ -27,15 +27,15 @@ class Pointer:
 
 
 @pytest.fixture(autouse=True)
-def pointers(monkeypatch: pytest.MonkeyPatch) -> None:
+def pointers(monkeypatch):
     """nanotron's TensorPointer without nanotron, whose wheel cannot be imported as it is."""
     name = "nanotron.parallel.pipeline_parallel.tensor_pointer"
     for package in ("nanotron", "nanotron.parallel", "nanotron.parallel.pipeline_parallel", name):
         monkeypatch.setitem(sys.modules, package, types.ModuleType(package))
-    sys.modules[name].TensorPointer = Pointer  # type: ignore[attr-defined]
+    sys.modules[name].TensorPointer = Pointer
 
 
-def batch() -> dict[str, Any]:
+def batch():
     tokens = np.arange(2 * 9).reshape(2, 9)
     mask = np.ones((2, 8), np.float32)
     mask[0, 3] = 0
@@ -51,13 +51,13 @@ def batch() -> dict[str, Any]:
     }
 
 
-def collator(rank: int, stages: int, position_ids: bool, model_inputs: dict[str, str]) -> Collator:
+def collator(rank, stages, position_ids, model_inputs):
     return Collator(keys=micro_batch_keys(0, stages - 1, stages, position_ids, model_inputs), pp_rank=rank)
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3])
 @pytest.mark.parametrize("position_ids", [False, True])
-def test_exactly_one_rank_holds_each_key(stages: int, position_ids: bool) -> None:
+def test_exactly_one_rank_holds_each_key(stages, position_ids):
     """The same keys in the same order everywhere; every pointer names the rank that has the tensor; values."""
     model_inputs = {"concepts_ids": "last", "concepts_span_index": str(stages - 1), "document_ids": "first"}
     ranks = [collator(rank, stages, position_ids, model_inputs) for rank in range(stages)]
@@ -78,7 +78,7 @@ def test_exactly_one_rank_holds_each_key(stages: int, position_ids: bool) -> Non
 
 
 @pytest.mark.parametrize("shared_labels", [False, True])
-def test_context_parallel_ranks_take_their_part_of_the_tokens(tmp_path: Path, shared_labels: bool) -> None:
+def test_context_parallel_ranks_take_their_part_of_the_tokens(tmp_path, shared_labels):
     """Everything per token is cut, and together whole, views as well; position ids and concepts are not."""
     path = write_dataset(tmp_path / "ds", random_documents(40, seed=1))
     rng, tokens = np.random.default_rng(1), cl.open_dataset(path).num_tokens
@@ -89,7 +89,7 @@ def test_context_parallel_ranks_take_their_part_of_the_tokens(tmp_path: Path, sh
     config = {"datasets": {"a": {"path": path}}, "outputs": outputs, "tracks": {"concepts": {"layout": "padded"}}}
     model_inputs = dict.fromkeys(("document_ids", "concepts_ids", "concepts_span_index", *columns), "first")
 
-    def micro_batch(rank: int, size: int, seq_len: int = 16) -> dict[str, Any]:
+    def micro_batch(rank, size, seq_len=16):
         place, options = context(cp=(rank, size)), NanotronOptions(model_inputs=model_inputs)
         blend = cl.open_blend({**config, "seq_len": seq_len})
         stage = open_stage(blend, options, place, step=0, micro_batch_size=2, global_batch_size=2)
@@ -106,14 +106,15 @@ def test_context_parallel_ranks_take_their_part_of_the_tokens(tmp_path: Path, sh
         micro_batch(0, 2, seq_len=18)
 
 
-@pytest.mark.parametrize(
-    ("model_inputs", "path", "found"),
-    [
-        ({"concept_ids": "last"}, "nanotron.model_inputs.concept_ids", "unknown key of a batch 'concept_ids'"),
-        ({"max_seqlen": "last"}, "nanotron.model_inputs.max_seqlen", "a int"),
-        ({"concepts_ids": "3"}, "nanotron.model_inputs", "pipeline rank 3"),
-    ],
-)
-def test_wrong_keys_are_refused(model_inputs: dict[str, str], path: str, found: str) -> None:
+REFUSED = """
+{concept_ids: last} | nanotron.model_inputs.concept_ids | unknown key of a batch 'concept_ids'
+{max_seqlen: last} | nanotron.model_inputs.max_seqlen | a int
+{concepts_ids: '3'} | nanotron.model_inputs | pipeline rank 3
+"""
+
+
+@pytest.mark.parametrize(("model_inputs", "path", "found"), cells(REFUSED))
+def test_wrong_keys_are_refused(model_inputs, path, found):
+    model_inputs = yaml.safe_load(model_inputs)
     with raises(ConfigError, path, found):
         collator(0, 1, False, model_inputs)(batch())

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ MODEL_INPUTS = dict.fromkeys(
 
 
 @pytest.fixture
-def with_concepts(dataset: dict[str, Any]) -> dict[str, Any]:
+def with_concepts(dataset):
     options = {"model_inputs": MODEL_INPUTS}
     tracks = {name: {"layout": "padded"} for name in ("concepts", "rating")}
     outputs = {"sample_seed": True, "loss_weight": "weight"}
@@ -33,9 +32,7 @@ def with_concepts(dataset: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("layout", [Layout(pp=2), Layout(dp=2)], ids=["pp2", "dp2"])
-def test_trains(
-    layout: Layout, tmp_path: Path, with_concepts: dict[str, Any], data: dict[str, Path], checkout: Path
-) -> None:
+def test_trains(layout, tmp_path, with_concepts, data, checkout):
     """Its loss falls; its tensors are those of the samples, on the last stage only, and those that `trace` prints;
     scores, weights and random numbers are those of plain PyTorch. Losses of samples are in a table.
 
@@ -78,7 +75,7 @@ def test_trains(
     _assert_traced(tmp_path / "c", steps, [rank[steps]["batches"] for rank in result.steps], layout)
 
 
-def _assert_concepts(batch: dict[str, Any], row: int, dataset: Any, start: int) -> None:
+def _assert_concepts(batch, row, dataset, start):
     """Row of the batch against the spans that the dataset itself holds."""
     spans = dataset.spans("concepts", start, start + support.SEQ_LEN)
     index = np.full(support.SEQ_LEN, -1)
@@ -90,7 +87,7 @@ def _assert_concepts(batch: dict[str, Any], row: int, dataset: Any, start: int) 
     assert not any(ids[len(spans) :])
 
 
-def _assert_traced(checkpoints: Path, step: int, batches: list[Any], layout: Layout) -> None:
+def _assert_traced(checkpoints, step, batches, layout):
     """What the batches of the ranks on the last stage hold is what the command says of the step (it counts from 0)."""
     args = ["trace", "--run-log", str(checkpoints), "--step", str(step - 1)]
     done = subprocess.run([sys.executable, "-m", "conceptloader", *args, "--json"], capture_output=True, text=True)
@@ -107,7 +104,7 @@ def _assert_traced(checkpoints: Path, step: int, batches: list[Any], layout: Lay
             assert [i for i in batch["concepts_ids"][row][k] if i >= 0] == span["record"]
 
 
-def _assert_losses(result: support.Result, checkpoints: Path, batch: int, step: int) -> None:
+def _assert_losses(result, checkpoints, batch, step):
     """The mean of the samples of a step is the loss of the language model in it."""
     rows = query(open_run(log=checkpoints), "from losses", steps=(step - 1, step)).to_pylist()
     assert sorted(row["sample"] for row in rows) == [*range((step - 1) * batch, step * batch)]

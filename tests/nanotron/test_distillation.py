@@ -2,8 +2,6 @@
 NANOTRON_SRC."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +17,9 @@ STEPS, TOP = 4, 4
 
 
 @pytest.fixture(scope="module")
-def columns(data: dict[str, Path]) -> dict[str, dict[str, Any]]:
+def columns(data):
     """Values that are a function of the dataset and the token's place."""
-    found: dict[str, dict[str, Any]] = {}
+    found = {}
     for number, (name, path) in enumerate(data.items()):
         places = np.arange(cl.open_dataset(path).num_tokens)
         ids = (places[:, None] * 31 + np.arange(TOP) * 7 + number * 11) % support.VOCABULARY
@@ -67,15 +65,7 @@ QWEN2 = {
 @pytest.mark.parametrize(
     ("layout", "model"), [(Layout(pp=2), "llama"), (Layout(tp=2, pp=2), "llama"), (Layout(cp=2), "qwen2")]
 )
-def test_the_values_are_those_of_the_labels(
-    tmp_path: Path,
-    dataset: dict[str, Any],
-    data: dict[str, Path],
-    columns: dict[str, Any],
-    checkout: Path,
-    layout: Layout,
-    model: str,
-) -> None:
+def test_the_values_are_those_of_the_labels(tmp_path, dataset, data, columns, checkout, layout, model):
     page = (checkout / "docs/distillation.md").read_text()
     blocks = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     code = ["import os\n\nos.environ['CUDA_DEVICE_MAX_CONNECTIONS'] = '1'  # for tp"]
@@ -88,7 +78,7 @@ def test_the_values_are_those_of_the_labels(
     options = {"model_inputs": dict.fromkeys(("teacher_ids", "teacher_logprobs"), "last")}
     outputs = {"columns": dict.fromkeys(options["model_inputs"], "labels")}
 
-    def run(steps: int, **more: Any) -> support.Result:
+    def run(steps, **more):
         config = support.config(
             tmp_path / "c",
             {**dataset, "outputs": outputs, "nanotron": options},
@@ -116,7 +106,7 @@ def test_the_values_are_those_of_the_labels(
             for m, batch in enumerate(recorded["batches"]):
                 samples = oracle.samples(range(((step - 1) * 2 + m) * 2, ((step - 1) * 2 + m) * 2 + 2))
                 for column in options["model_inputs"]:
-                    wanted: Any = {"owner": layout.pp - 1}
+                    wanted = {"owner": layout.pp - 1}
                     if pp == layout.pp - 1:
                         begins = [(name, window * support.SEQ_LEN + 1 + cp * part) for name, _, window in samples]
                         wanted = [columns[name][column][begin : begin + part].tolist() for name, begin in begins]

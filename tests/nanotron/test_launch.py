@@ -2,7 +2,6 @@
 
 import sys
 import types
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,7 @@ from conceptloader.errors import ConfigError
         ("import torch, megatron.core", "megatron"),
     ],
 )
-def test_a_framework_is_told_by_its_imports(text: str, framework: str, tmp_path: Path) -> None:
+def test_a_framework_is_told_by_its_imports(text, framework, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(text)
     assert launch.detect(script) == framework
@@ -33,7 +32,7 @@ def test_a_framework_is_told_by_its_imports(text: str, framework: str, tmp_path:
         ("def", "cannot be read as a Python script"),
     ],
 )
-def test_a_doubtful_script_is_refused(text: str, message: str, tmp_path: Path) -> None:
+def test_a_doubtful_script_is_refused(text, message, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(text)
     with pytest.raises(ConfigError, match=message):
@@ -43,12 +42,12 @@ def test_a_doubtful_script_is_refused(text: str, message: str, tmp_path: Path) -
     assert stopped.value.code == 2
 
 
-def test_the_script_runs_as_if_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_runs_as_if_alone(tmp_path, monkeypatch):
     """Adapter, then imports, then the script with its own arguments and folder."""
-    order: list[str] = []
+    order = []
     adapter, mine = types.ModuleType("some_adapter"), tmp_path / "registers_a_model.py"
-    adapter.install = lambda nanosets: order.append("adapter")  # type: ignore[attr-defined]
-    adapter.order = order  # type: ignore[attr-defined]
+    adapter.install = lambda nanosets: order.append("adapter")
+    adapter.order = order
     for name in ("some_adapter", "conceptloader.integrations.nanotron_lm"):
         monkeypatch.setitem(sys.modules, name, adapter)
     monkeypatch.setattr(sys, "argv", ["launch.py"])

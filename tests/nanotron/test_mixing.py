@@ -1,8 +1,6 @@
 """`mixing` under the unmodified run_train.py: what a run learns, killed and resumed. Needs NANOTRON_SRC."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,13 +10,13 @@ from tests.nanotron import support
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("nanotron_src")]
 
 
-def set_there(folder: Path) -> dict[int, Any]:
+def set_there(folder):
     """Sample -> the weights that a run set there, as the log has it at last."""
     lines = map(json.loads, (folder / FILE_NAME).read_text().splitlines())
     return {line["at"]: line["weights"] for line in lines if line["kind"] == "weights"}
 
 
-def test_a_mixture_that_learns(tmp_path: Path, data: dict[str, Path]) -> None:
+def test_a_mixture_that_learns(tmp_path, data):
     datasets = {name: {"path": str(path), "weight": 1} for name, path in data.items()}
     learns = {"type": "conceptloader", "datasets": datasets, "mixing": {"odm": {}}}
     workers = support.config(tmp_path / "w", learns, pp=3)  # of which one rank needs no data

@@ -5,7 +5,6 @@ import os
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,28 +34,28 @@ LAYOUTS = {
     "cp2": (Layout(cp=2), {"model": "qwen2"}),
     "dp2xpp2": (Layout(dp=2, pp=2), {"workers": 1}),
 }
-PLAN: dict[str, Any] = {"micro_batch": 2, "micro_batches": 2}
+PLAN = {"micro_batch": 2, "micro_batches": 2}
 
 
-def logged_config(folder: Path) -> Any:
+def logged_config(folder):
     """The configuration of the last launch that the run log in a folder knows."""
     log = RunLog(folder)
     return log.config(log.starts[-1])
 
 
-def succeeds(folder: Path, config: dict[str, Any], **options: Any) -> support.Result:
+def succeeds(folder, config, **options):
     result = support.run_train(folder, config, **options)
     assert result.returncode == 0, result.output[-4000:]
     return result
 
 
 @pytest.fixture(scope="module")
-def oracle(data: dict[str, Path]) -> Oracle:
+def oracle(data):
     return Oracle(data, WEIGHTS, support.SEQ_LEN)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_killed_and_resumed(name: str, tmp_path: Path, dataset: dict[str, Any], oracle: Oracle) -> None:
+def test_killed_and_resumed(name, tmp_path, dataset, oracle):
     """Ranks see their parts of the plan; a run killed in step 5 goes on from step 3, samples and losses equal."""
     layout, extra = LAYOUTS[name]
     shape = {"dp": layout.dp, "pp": layout.pp, "cp": layout.cp, "tp": layout.tp, **extra}
@@ -76,22 +75,20 @@ def test_killed_and_resumed(name: str, tmp_path: Path, dataset: dict[str, Any], 
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, dataset: dict[str, Any]) -> tuple[Path, support.Result]:
+def trained(tmp_path_factory, dataset):
     """Checkpoints of steps 3 and 6 of a run with dp 2 and batches of 8, and what it computed."""
     folder = tmp_path_factory.mktemp("trained")
     return folder / "checkpoints", succeeds(folder / "run", support.config(folder / "checkpoints", dataset, dp=2))
 
 
 @pytest.fixture
-def checkpoints(tmp_path: Path, trained: tuple[Path, support.Result]) -> Path:
+def checkpoints(tmp_path, trained):
     """A copy of the checkpoint of step 3."""
     support.copy_checkpoint(trained[0], 3, tmp_path / "checkpoints")
     return tmp_path / "checkpoints"
 
 
-def test_restarted_within_the_process(
-    tmp_path: Path, dataset: dict[str, Any], oracle: Oracle, trained: tuple[Path, support.Result]
-) -> None:
+def test_restarted_within_the_process(tmp_path, dataset, oracle, trained):
     """Before a checkpoint and behind one: samples, losses and the state in later checkpoints as if nothing had been."""
     config = support.config(tmp_path / "c", dataset, dp=2, resume=True)
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
@@ -107,9 +104,7 @@ def test_restarted_within_the_process(
     assert [start.step for start in RunLog(tmp_path / "c").starts] == [0, 0, 3]
 
 
-def test_one_rank_instead_of_two_and_then_a_smaller_batch(
-    tmp_path: Path, checkpoints: Path, dataset: dict[str, Any], oracle: Oracle, trained: tuple[Path, support.Result]
-) -> None:
+def test_one_rank_instead_of_two_and_then_a_smaller_batch(tmp_path, checkpoints, dataset, oracle, trained):
     """With the smaller one nanotron believes that fewer samples are left than were consumed. A run that forgets the
     counters says so."""
     config = support.config(checkpoints, dataset, micro_batches=4, resume=True)
@@ -125,9 +120,7 @@ def test_one_rank_instead_of_two_and_then_a_smaller_batch(
     assert_seen(result, oracle, Layout(), range(1, 2), start=0, **PLAN)
 
 
-def test_an_edit_of_the_past_is_refused_and_one_ahead_is_accepted(
-    tmp_path: Path, checkpoints: Path, data: dict[str, Path], dataset: dict[str, Any]
-) -> None:
+def test_an_edit_of_the_past_is_refused_and_one_ahead_is_accepted(tmp_path, checkpoints, data, dataset):
     changed = {**dataset, "datasets": {**dataset["datasets"], "math": {**dataset["datasets"]["math"], "weight": 0.5}}}
     refused = support.run_train(tmp_path / "a", support.config(checkpoints, changed, resume=True))
     assert refused.returncode != 0
@@ -140,7 +133,7 @@ def test_an_edit_of_the_past_is_refused_and_one_ahead_is_accepted(
     assert_seen(result, oracle, Layout(), range(4, 7), micro_batch=2, micro_batches=4, start=24)
 
 
-def test_a_second_data_stage(tmp_path: Path, checkpoints: Path, data: dict[str, Path], dataset: dict[str, Any]) -> None:
+def test_a_second_data_stage(tmp_path, checkpoints, data, dataset):
     """Other weights, a dataset less: nothing is read again, and nothing is left out in any dataset's order."""
     weights = {"web": 0.3, "math": 0.7}
     second = {**dataset, "datasets": {n: {"path": str(data[n]), "weight": w} for n, w in weights.items()}}
@@ -166,7 +159,7 @@ def test_a_second_data_stage(tmp_path: Path, checkpoints: Path, data: dict[str, 
     assert said.count("data stage 'first' was trained with other settings than it has now (datasets)") == 1
 
 
-def test_losses_of_packs_are_those_of_a_loop_by_hand(tmp_path: Path, dataset: dict[str, Any]) -> None:
+def test_losses_of_packs_are_those_of_a_loop_by_hand(tmp_path, dataset):
     """Qwen2, in whose attention no document sees another, for steps of AdamW. A micro batch without loss gives 0, not
     NaN."""
     packed = {**dataset, "packing": {"bins": 4}}
@@ -200,7 +193,7 @@ for folder, _, names in os.walk(sys.argv[-2]):
 """
 
 
-def nanosets(folder: Path, weights: dict[str, float], tokenizer: str = "gpt2") -> dict[str, Any]:
+def nanosets(folder, weights, tokenizer="gpt2"):
     """nanotron's own section over .ds files that are too large to be read whole when they are adopted."""
     rng = np.random.default_rng(0)
     for name in weights:
@@ -210,7 +203,7 @@ def nanosets(folder: Path, weights: dict[str, float], tokenizer: str = "gpt2") -
     return {"dataset_folder": [str(folder / n) for n in weights], "dataset_weights": [*weights.values()]}
 
 
-def test_a_dataset_folder_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dataset_folder_as_it_is(tmp_path, capsys):
     """nanotron's own section, without a step: read by us where it is; resumed as any run, but not at another pp.
 
     Checkpoints are uploaded, and removed with all folders beside them; the files of the corpus are touched.
@@ -244,7 +237,7 @@ def test_a_dataset_folder_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture
     assert_seen(again, oracle, Layout(pp=2), range(4, 7), start=12, **PLAN)
 
 
-def test_a_run_that_nanoset_began(tmp_path: Path) -> None:
+def test_a_run_that_nanoset_began(tmp_path):
     """By the stock loader, which wants s3 in its paths, and a tokenizer. Both counts by dataset are said."""
     weights = {"books": 0.7, "pages": 0.3}
     words = {f"w{n}": n for n in range(support.VOCABULARY)}
@@ -253,7 +246,7 @@ def test_a_run_that_nanoset_began(tmp_path: Path) -> None:
     named = {"vocab_size": support.VOCABULARY, "tokenizer_name": str(tmp_path / "tokenizer"), "token_size_in_bytes": 2}
     section = nanosets(tmp_path / "s3", weights, named["tokenizer_name"]) | named
 
-    def config(section: dict[str, Any], **options: Any) -> dict[str, Any]:
+    def config(section, **options):
         whole = support.config(tmp_path / "c", section, **options)
         whole["model"]["make_vocab_size_divisible_by"] = 1
         return {**whole, "tokenizer": {"tokenizer_name_or_path": str(tmp_path / "tokenizer")}}
@@ -273,9 +266,7 @@ def test_a_run_that_nanoset_began(tmp_path: Path) -> None:
         assert f"({listed})" in ours.output
 
 
-def test_weights_that_are_set_while_the_run_is_going(
-    tmp_path: Path, data: dict[str, Path], dataset: dict[str, Any]
-) -> None:
+def test_weights_that_are_set_while_the_run_is_going(tmp_path, data, dataset):
     """In step 3, from step 4 on, and in the run that is resumed, which sets none."""
     checkpoints, weights = tmp_path / "c", {"math": 1, "code": 1}
     oracle = Oracle(data, WEIGHTS, support.SEQ_LEN, segments=[cl.Segment(at=24, weights=weights)])
@@ -291,9 +282,7 @@ def test_weights_that_are_set_while_the_run_is_going(
     assert again.losses(5)[5] == first.losses()[5]
 
 
-def test_documents_of_a_spike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_documents_of_a_spike(tmp_path, monkeypatch, capsys):
     """By the commands of the page, from losses of samples whose mean is the loss of each step."""
     dataset = {"type": "conceptloader", **spike.write_corpus(tmp_path / "data", monkeypatch)}
     data = {**support.data(dataset), "seed": dataset.pop("seed")}

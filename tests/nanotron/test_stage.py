@@ -3,9 +3,7 @@
 import dataclasses
 import json
 import pickle
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ import conceptloader as cl
 from conceptloader.config import load_config, open_blend
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.integrations.nanotron_lm import launch
-from conceptloader.integrations.nanotron_lm.data import StageDataset, open_stage
+from conceptloader.integrations.nanotron_lm.data import open_stage
 from conceptloader.integrations.nanotron_lm.options import NanotronOptions
 from conceptloader.integrations.nanotron_lm.own_script import build_dataloader
 from conceptloader.integrations.nanotron_lm.state import NAME, State, check_layout
@@ -26,9 +24,7 @@ from tests.nanotron.support import context
 from tests.raises import raises
 
 
-def stage(
-    dataset: dict[str, Any], saved: State | None = None, name: str = "first", consumed: int = 0, **options: Any
-) -> StageDataset:
+def stage(dataset, saved=None, name="first", consumed=0, **options):
     section = {key: value for key, value in dataset.items() if key not in ("type", "nanotron")}
     seq_len, sizes = options.pop("seq_len", 64), {"step": 0, "micro_batch_size": 2, "global_batch_size": 8}
     parsed = NanotronOptions.parse(dataset.get("nanotron"), "nanotron")
@@ -37,19 +33,19 @@ def stage(
     return open_stage(blend, parsed, context(dp=(0, 2)), **options)
 
 
-def trained(dataset: StageDataset, samples: int) -> StageDataset:
+def trained(dataset, samples):
     """As nanotron calls it after a step; its first argument counts over all stages and is of no use."""
     dataset.update_consumption_metrics(start_idx=10**9, end_idx=10**9 + samples, sequence_length=64)
     return dataset
 
 
-def with_weights(dataset: dict[str, Any], **weights: float) -> dict[str, Any]:
+def with_weights(dataset, **weights):
     members = {name: {**dataset["datasets"][name], "weight": weight} for name, weight in weights.items()}
     return {**dataset, "datasets": members}
 
 
 @pytest.mark.parametrize("skip", [[], [{"at": 5, "count": 100}]], ids=["all", "skipped"])
-def test_consumption_is_exact(dataset: dict[str, Any], skip: list[Any]) -> None:
+def test_consumption_is_exact(dataset, skip):
     """By dataset, cumulative, and all of it: nanotron asserts the sum when it loads a checkpoint."""
     opened = stage({**dataset, "skip": skip})
     for step in range(1, 6):
@@ -61,9 +57,9 @@ def test_consumption_is_exact(dataset: dict[str, Any], skip: list[Any]) -> None:
         assert tokens == {name: drawn.count(name) * 64 for name in order.names}
 
 
-def test_callbacks_come_after_the_step(dataset: dict[str, Any]) -> None:
+def test_callbacks_come_after_the_step(dataset):
     """Not while it takes its micro batches: pipeline ranks do so at different times, and callbacks may call for all."""
-    seen: list[Any] = []
+    seen = []
     end = cl.metrics.on_step(
         lambda one: seen.append((opened.consumed, one.consumed_samples, one.waited_seconds, one.masked))
     )
@@ -77,7 +73,7 @@ def test_callbacks_come_after_the_step(dataset: dict[str, Any]) -> None:
     assert seen == [(8, 8, 0.5, 0.25), (16, 16, 0.5, 0.25)]
 
 
-def test_a_new_stage_continues_every_dataset(dataset: dict[str, Any]) -> None:
+def test_a_new_stage_continues_every_dataset(dataset):
     """Also a third one, and the resume of that: no draw is repeated or left out."""
     state = trained(stage(dataset), 24).state()
     second = stage(with_weights(dataset, web=1, math=3), state, name="second")
@@ -94,7 +90,7 @@ def test_a_new_stage_continues_every_dataset(dataset: dict[str, Any]) -> None:
     assert set(third.tokens) == {"code", "web"}
 
 
-def test_checkpoints_that_do_not_fit(dataset: dict[str, Any]) -> None:
+def test_checkpoints_that_do_not_fit(dataset):
     state = trained(stage(dataset), 24).state()
     with raises(ResumeError, "data stage 'first'", "16 consumed samples", "24, as conceptloader.json says"):
         stage(dataset, state, consumed=16)
@@ -119,9 +115,7 @@ def test_checkpoints_that_do_not_fit(dataset: dict[str, Any]) -> None:
     ],
     ids=["another loader", "this stage", "stages before"],
 )
-def test_a_past_that_nothing_tells_of_is_accepted_by_name_and_with_numbers(
-    dataset: dict[str, Any], caplog: pytest.LogCaptureFixture, options: Any, found: str, then: str
-) -> None:
+def test_a_past_that_nothing_tells_of_is_accepted_by_name_and_with_numbers(dataset, caplog, options, found, then):
     """What another loader has read has another order: what is left out and what may come again is said, both times."""
     with raises(ResumeError, "checkpoint", found, fix=then):
         stage(dataset, None, **options)
@@ -133,7 +127,7 @@ def test_a_past_that_nothing_tells_of_is_accepted_by_name_and_with_numbers(
     assert then in warning
 
 
-def test_data_that_the_run_cannot_take(dataset: dict[str, Any], tmp_path: Path) -> None:
+def test_data_that_the_run_cannot_take(dataset, tmp_path):
     """Before anything is trained: weights that no model would get, tokens that it has no row for, too many epochs."""
     path = write_config(write_datasets(tmp_path) / "data.yaml", outputs={"loss_weight": "weight"})
     with raises(ConfigError, "outputs.loss_weight", "model_inputs does not name"):
@@ -154,7 +148,7 @@ def test_data_that_the_run_cannot_take(dataset: dict[str, Any], tmp_path: Path) 
         stage(limited, state, consumed=160, step=20, steps=25).set_weights({"math": 1})
 
 
-def test_state_survives_the_file_and_damage_is_found(dataset: dict[str, Any], tmp_path: Path) -> None:
+def test_state_survives_the_file_and_damage_is_found(dataset, tmp_path):
     """Whatever its checksum."""
     state = trained(stage(dataset), 24).state()
     assert State.read(tmp_path) is None
@@ -163,7 +157,7 @@ def test_state_survives_the_file_and_damage_is_found(dataset: dict[str, Any], tm
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
     whole = (tmp_path / NAME).read_text()
     sound = {key: value for key, value in json.loads(json.loads(whole)[KEY]).items() if key != "checksum"}
-    changes: list[dict[str, Any]] = [{"data_stage": 3}, {"data_stage_start": 25}, {"data_stage_start": True}]
+    changes = [{"data_stage": 3}, {"data_stage_start": 25}, {"data_stage_start": True}]
     edits = (("consumed_samples", "consumed"), ("42", "43"), ('version\\":1', 'version\\":9'))
     damaged = [whole[:100], *(whole.replace(*edit, 1) for edit in edits)]
     damaged += [json.dumps(as_leaf({**sound, **change})) for change in changes]
@@ -175,7 +169,7 @@ def test_state_survives_the_file_and_damage_is_found(dataset: dict[str, Any], tm
 
 
 @pytest.mark.parametrize(("name", "loads"), [("pp", "load_optimizer"), ("tp", "load_lr_scheduler")])
-def test_a_layout_that_nanotron_cannot_load(tmp_path: Path, name: str, loads: str) -> None:
+def test_a_layout_that_nanotron_cannot_load(tmp_path, name, loads):
     (tmp_path / "optimizer").mkdir()
     (tmp_path / "optimizer" / "optimizer_config.json").write_text('{"parallelism": {"pp_size": "2", "tp_size": "2"}}')
     parts = {"load_optimizer": False, "load_lr_scheduler": False, loads: True}
@@ -186,20 +180,16 @@ def test_a_layout_that_nanotron_cannot_load(tmp_path: Path, name: str, loads: st
     check_layout(tmp_path, SimpleNamespace(checkpoints=nothing, parallelism=sizes))
 
 
-def test_a_dataset_travels_to_worker_processes(dataset: dict[str, Any]) -> None:
+def test_a_dataset_travels_to_worker_processes(dataset):
     opened = stage(dataset)
     assert opened.__getitems__([1, 2]) is None  # a rank that needs no data
     opened.reader = open_reader(opened.run.blend)
     here, there = opened, pickle.loads(pickle.dumps(opened))
     a, b = here.__getitems__([5, 3]), there.__getitems__([5, 3])
-    assert a is not None
-    assert b is not None
     assert np.array_equal(a["input_ids"], b["input_ids"])
 
 
-def test_a_stage_of_another_type_passes_the_state_on(
-    dataset: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_of_another_type_passes_the_state_on(dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "is_ours", lambda section: False)
     (tmp_path / "3").mkdir()
     (tmp_path / "6").mkdir()
@@ -215,12 +205,12 @@ def test_a_stage_of_another_type_passes_the_state_on(
 
 
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(NanotronOptions)])
-def test_options_refuse_wrong_types(field: str) -> None:
+def test_options_refuse_wrong_types(field):
     with pytest.raises(ConfigError, match=f"nanotron.{field}: found 3"):
         NanotronOptions.parse({field: 3}, "nanotron")
 
 
-def test_stages_of_another_loader_before_this_one(dataset: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_stages_of_another_loader_before_this_one(dataset, caplog):
     assert stage(dataset, None, earlier={"/data/web": 640}).consumed == 0
     (warning,) = caplog.messages
     assert "another loader (/data/web: 10): this one begins at sample 0" in warning

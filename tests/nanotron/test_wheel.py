@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -17,9 +16,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 SCRIPT = Path(__file__).parent / "wheel_train.py"
 
 
-def train(
-    folder: Path, checkpoints: Path, mixture: dict[str, Any], layout: Layout, kill: Any = None, **options: Any
-) -> support.Result:
+def train(folder, checkpoints, mixture, layout, kill=None, **options):
     folder.mkdir(parents=True)
     config, data = folder / "config.yaml", folder / "data.yaml"
     config.write_text(yaml.safe_dump(support.wheel_config(checkpoints, dp=layout.dp, pp=layout.pp, **options)))
@@ -29,14 +26,14 @@ def train(
 
 
 @pytest.fixture
-def mixture(dataset: dict[str, Any]) -> dict[str, Any]:
+def mixture(dataset):
     return {key: value for key, value in dataset.items() if key != "type"} | {"seed": 42}
 
 
 PLAN = {"micro_batch": 2, "start": 0}
 
 
-def test_killed_and_resumed_on_one_rank(tmp_path: Path, mixture: dict[str, Any], data: dict[str, Path]) -> None:
+def test_killed_and_resumed_on_one_rank(tmp_path, mixture, data):
     """Two ranks killed after step 5, and resumed as one from step 3, which sees the plan. Losses are those of a loop by
     hand: masked borders, a quarantined micro batch, AdamW."""
     oracle, checkpoints = Oracle(data, WEIGHTS, support.SEQ_LEN), tmp_path / "checkpoints"
@@ -58,14 +55,14 @@ def test_killed_and_resumed_on_one_rank(tmp_path: Path, mixture: dict[str, Any],
     assert resumed.losses() == pytest.approx({step: by_hand[step] for step in (4, 5, 6)}, rel=1e-5)
 
 
-def test_two_pipeline_stages(tmp_path: Path, mixture: dict[str, Any], data: dict[str, Path]) -> None:
+def test_two_pipeline_stages(tmp_path, mixture, data):
     result = train(tmp_path / "t", tmp_path / "c", mixture, Layout(pp=2), steps=2)
     assert result.returncode == 0, result.output[-4000:]
     oracle = Oracle(data, WEIGHTS, support.SEQ_LEN)
     assert_seen(result, oracle, Layout(pp=2), range(1, 3), micro_batches=2, **PLAN)
 
 
-def test_ranks_that_differ_are_refused(tmp_path: Path, mixture: dict[str, Any], data: dict[str, Path]) -> None:
+def test_ranks_that_differ_are_refused(tmp_path, mixture, data):
     """Tokens and labels would come from different samples: the stage of rank 1 has other weights and other data.
 
     Before that, install() refuses this nanotron, which lacks what the patches stand for.

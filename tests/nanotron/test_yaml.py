@@ -2,19 +2,19 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.corpora.token_files import write_datatrove
 from tests.nanotron import support
+from tests.raises import cells
 
 pytestmark = [pytest.mark.usefixtures("nanotron_src"), pytest.mark.timeout(400), pytest.mark.slow]
 SCRIPT = Path(__file__).parent / "yaml_script.py"
 
 
 @pytest.fixture(scope="module")
-def parsed(tmp_path_factory: pytest.TempPathFactory, dataset: dict[str, Any], nanotron_src: Path) -> dict[str, Any]:
+def parsed(tmp_path_factory, dataset, nanotron_src):
     """What yaml_script.py found for each of these dataset sections, all in one process."""
     folder = tmp_path_factory.mktemp("yaml")
     whole = {k: v for k, v in dataset.items() if k != "type"}
@@ -66,25 +66,20 @@ def parsed(tmp_path_factory: pytest.TempPathFactory, dataset: dict[str, Any], na
     (folder / "configs.json").write_text(json.dumps(configs))
     result = support.torchrun(folder, 1, [str(SCRIPT), "configs.json"])
     assert result.returncode == 0, result.output[-4000:]
-    found: dict[str, Any] = json.loads((folder / "found.json").read_text())
-    return found
+    return json.loads((folder / "found.json").read_text())
 
 
-def test_ours_round_trips(parsed: dict[str, Any], dataset: dict[str, Any]) -> None:
+def test_ours_round_trips(parsed, dataset):
     """Saved by nanotron and read again it is equal, and holds no keys but those that were written."""
     for name in ("inline", "file"):
         assert parsed[name]["class"] == "ConceptloaderDatasetsArgs"
         assert parsed[name]["again"] == parsed[name]["saved"]
     saved = parsed["inline"]["saved"]
     assert saved["datasets"] == dataset["datasets"]
-    assert {key for key, value in saved.items() if value is not None} == {
-        *dataset,
-        "outputs",
-        "nanotron",
-    }
+    assert {key for key, value in saved.items() if value is not None} == {*dataset, "outputs", "nanotron"}
 
 
-def test_stock_types_still_work(parsed: dict[str, Any]) -> None:
+def test_stock_types_still_work(parsed):
     assert parsed["nanoset of ours"]["class"] == "ConceptloaderDatasetsArgs"
     assert parsed["nanoset of ours"]["saved"]["datasets"]["tokens"]["weight"] == 1
     offloaded = parsed["nanoset offloaded"]["saved"]["datasets"]
@@ -97,26 +92,26 @@ def test_stock_types_still_work(parsed: dict[str, Any]) -> None:
 DATASET = "data_stages[0].data.dataset"
 
 
-@pytest.mark.parametrize(
-    ("name", "path", "found"),
-    [
-        ("misspelled", f"{DATASET}.wieghts", "unknown key 'wieghts'"),
-        ("misspelled below", f"{DATASET}.datasets.web.wieght", "unknown key 'wieght'"),
-        ("misspelled adapter", f"{DATASET}.nanotron.loss_per_datset", "unknown key 'loss_per_datset'"),
-        ("misspelled type", f"{DATASET}.type", "'conceptlaoder'"),
-        ("nanoset with limits", f"{DATASET}.dataset_max_tokens", ""),
-        ("nanoset of fewer copies", f"{DATASET}.dataset_read_path", "1"),
-        ("nanoset of a part", f"{DATASET}.dataset_read_path", "without 00000.ds"),
-        ("nanoset of nothing", f"{DATASET}.dataset_folder: /", ""),
-        ("nanoset of other weights", f"{DATASET}.dataset_weights", "1"),
-        ("bad stage", f"{DATASET}.nanotron.model_inputs.concepts_ids", "'middle'"),
-        ("weights", f"{DATASET}.outputs.loss_weight", "nanotron.model_inputs does not name"),
-        ("bad value", f"{DATASET}.block", "0"),
-        ("both", DATASET, "config and datasets"),
-        ("wrong file", f"{DATASET}.config", "blokc"),
-    ],
-)
-def test_our_message(parsed: dict[str, Any], name: str, path: str, found: str) -> None:
+SAID = """
+misspelled | data_stages[0].data.dataset.wieghts | unknown key 'wieghts'
+misspelled below | data_stages[0].data.dataset.datasets.web.wieght | unknown key 'wieght'
+misspelled adapter | data_stages[0].data.dataset.nanotron.loss_per_datset | unknown key 'loss_per_datset'
+misspelled type | data_stages[0].data.dataset.type | 'conceptlaoder'
+nanoset with limits | data_stages[0].data.dataset.dataset_max_tokens | -
+nanoset of fewer copies | data_stages[0].data.dataset.dataset_read_path | 1
+nanoset of a part | data_stages[0].data.dataset.dataset_read_path | without 00000.ds
+nanoset of nothing | data_stages[0].data.dataset.dataset_folder: / | -
+nanoset of other weights | data_stages[0].data.dataset.dataset_weights | 1
+bad stage | data_stages[0].data.dataset.nanotron.model_inputs.concepts_ids | 'middle'
+weights | data_stages[0].data.dataset.outputs.loss_weight | nanotron.model_inputs does not name
+bad value | data_stages[0].data.dataset.block | 0
+both | data_stages[0].data.dataset | config and datasets
+wrong file | data_stages[0].data.dataset.config | blokc
+"""
+
+
+@pytest.mark.parametrize(("name", "path", "found"), cells(SAID))
+def test_our_message(parsed, name, path, found):
     said = parsed[name]["error"]
     assert said.startswith(path)
     assert found in said

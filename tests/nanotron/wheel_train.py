@@ -16,7 +16,7 @@ from conceptloader.integrations.nanotron_lm import build_dataloader, save_state
 class Trainer(DistributedTrainer):
     loader: Any = None
 
-    def pre_save_checkpoint(self) -> None:
+    def pre_save_checkpoint(self):
         """Runs before latest.txt names the checkpoint."""
         if dist.get_rank(self.parallel_context.world_pg) == 0:
             folder = Path(self.config.checkpoints.checkpoints_path) / str(self.iteration_step)
@@ -24,7 +24,7 @@ class Trainer(DistributedTrainer):
             save_state(self.loader, folder, consumed_samples=self.consumed_train_samples)
 
 
-def main(config: str, data: str) -> None:
+def main(config, data):
     trainer = Trainer(config)
     folder = Path(trainer.config.checkpoints.checkpoints_path)
     trainer.loader = build_dataloader(

@@ -2,8 +2,6 @@
 
 import itertools
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +21,7 @@ DOCUMENTS = ("documents", "some")
 FIELDS = {f"x{kind}": kind for kind in FIELD_TYPES}
 
 
-def write_all(folder: Path, seed: int) -> Path:
+def write_all(folder, seed):
     rng = np.random.default_rng(seed)
     block_tokens, types = int(rng.choice([1, 3, 8, 2048])), Types.choose(rng)
     for name in ("plain", "more", "documents", "bare"):
@@ -55,7 +53,7 @@ class Types:
     columns: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
 
     @classmethod
-    def choose(cls, rng: np.random.Generator) -> "Types":
+    def choose(cls, rng):
         number = str(rng.choice(["f2", "f4", str(rng.choice(FIELD_TYPES))]))
         scored = {"ids": pick(rng, "u2", "u4"), "scores": pick(rng, "f2", "f4")}
         columns = {
@@ -64,7 +62,7 @@ class Types:
         return cls(pick(rng, "f2", "f4"), number, scored, columns)
 
 
-def write(path: Path, prefix: str, rng: np.random.Generator, block_tokens: int, types: Types) -> None:
+def write(path, prefix, rng, block_tokens, types):
     """Documents of odd lengths, empty ones among them; shards of few, and of none."""
     bare = prefix == "bare"
     names = [f"concept-{k}" for k in range(CONCEPTS)]
@@ -96,7 +94,7 @@ def write(path: Path, prefix: str, rng: np.random.Generator, block_tokens: int, 
                 n = int(rng.choice([0, 1, 2, longest, rng.integers(0, longest + 1)])) if number else 12
                 tokens = rng.integers(0, VOCAB, n)
                 tokens[-1:] = EOS
-                given: dict[str, Any] = {name: random_bits(rng, n, kind) for name, kind in FIELDS.items()}
+                given = {name: random_bits(rng, n, kind) for name, kind in FIELDS.items()}
                 if not bare:
                     given |= {"loss_mask": rng.integers(0, 4, n) > 0, "weight": rng.random(n)}
                 spans = {} if bare else {t: random_spans(rng, n, t, types) for t in tracks}
@@ -107,7 +105,7 @@ def write(path: Path, prefix: str, rng: np.random.Generator, block_tokens: int, 
     cl.writing.finalize(path)
 
 
-def write_columns(path: Path, types: Types) -> None:
+def write_columns(path, types):
     """Some of all columns; in some of these all tokens have a value, in others not all tokens, or not all shards."""
     dataset = cl.open_dataset(path)
     rng = np.random.default_rng(dataset.num_tokens)
@@ -118,17 +116,17 @@ def write_columns(path: Path, types: Types) -> None:
             add_column(path, name, random_items(rng, dataset.num_tokens, kind, shape), kind, missing, without)
 
 
-def pick(rng: np.random.Generator, *among: str) -> str:
+def pick(rng, *among):
     return str(rng.choice(among))
 
 
-def random_bits(rng: np.random.Generator, n: int, kind: str) -> Any:
+def random_bits(rng, n, kind):
     """NaN of any sort among them."""
     return rng.integers(0, 256, n * np.dtype(kind).itemsize, np.uint8).view(kind)
 
 
-def random_spans(rng: np.random.Generator, n: int, track: str, types: Types) -> list[tuple[int, int, Any]]:
-    found: list[tuple[int, int, Any]] = []
+def random_spans(rng, n, track, types):
+    found = []
     borders = np.unique(rng.integers(0, n + 1, int(rng.integers(0, 12)))).tolist()
     for start, end in itertools.pairwise(borders):
         if track == "numbers":
@@ -141,7 +139,7 @@ def random_spans(rng: np.random.Generator, n: int, track: str, types: Types) -> 
     return found
 
 
-def cut(path: Path, source: Path, rng: np.random.Generator) -> None:
+def cut(path, source, rng):
     """A view of random pieces of documents, some of which touch, as `select --spans` makes them."""
     pieces = []
     for at, end in read(source).documents:

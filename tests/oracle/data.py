@@ -4,8 +4,6 @@ import itertools
 import json
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +20,7 @@ class Span:
     begins_before: bool = False
     ends_after: bool = False
 
-    def cut(self, start: int, end: int, shift: int = 0) -> "Span":
+    def cut(self, start, end, shift=0):
         """What tokens [start, end) have of it, moved by `shift`."""
         before, after = self.begins_before or self.start < start, self.ends_after or self.end > end
         return Span(max(self.start, start) + shift, min(self.end, end) + shift, self.record, before, after)
@@ -55,7 +53,7 @@ class Data:
     columns: dict[str, Column] = field(default_factory=dict)
 
     @cached_property
-    def document_of(self) -> np.ndarray:
+    def document_of(self):
         """The number of each token's document, -1 for none."""
         found = np.full(len(self.tokens), -1)
         for number, (a, e) in enumerate(self.documents):
@@ -63,24 +61,24 @@ class Data:
         return found
 
 
-def dtype(name: str) -> np.dtype[Any]:
+def dtype(name):
     return np.dtype(name).newbyteorder("<")
 
 
 @lru_cache(64)
-def read(folder: Path) -> Data:
+def read(folder):
     manifest = json.loads((folder / "manifest.json").read_text())
     if manifest["format"] == "conceptview":
         return view(folder, manifest)
     table, eos = manifest["shards"], (manifest.get("tokenizer") or {}).get("eos_id")
-    columns: dict[str, list[np.ndarray]] = {}
+    columns = {}
     data = Data(manifest["mode"], eos, np.empty(0), {}, [], [], {}, {})
     for name, track in manifest["tracks"].items():
         data.codecs[name], data.spans[name] = (track["codec"], track["parameters"]), []
     start = 0
     for k, tokens in enumerate(table["tokens"]):
 
-        def contents(kind: str, k: int = k) -> bytes | None:
+        def contents(kind, k=k):
             kinds = table["files"].get(kind)
             if kinds is None or kinds["size"][k] is None:
                 return None
@@ -129,7 +127,7 @@ def read(folder: Path) -> Data:
     return data
 
 
-def read_column(folder: Path, file: Path, manifest: dict[str, Any]) -> Column:
+def read_column(folder, file, manifest):
     said, prefixes = json.loads(file.read_text()), manifest["shards"]["path"]
     name, files, lacks = file.name.removesuffix(".column.json"), said["files"], said.get("holes")
     kind = dtype("u2" if said["dtype"] == "bf16" else said["dtype"])
@@ -149,7 +147,7 @@ def read_column(folder: Path, file: Path, manifest: dict[str, Any]) -> Column:
     return Column(said["dtype"], np.concatenate(items), has, bool(has.all()))
 
 
-def view(folder: Path, manifest: dict[str, Any]) -> Data:
+def view(folder, manifest):
     """Its stream is its runs, one after the other, each of which is a document."""
     source = read(folder / manifest["source"]["path"])
     runs = [(int(a), int(n)) for a, n in np.frombuffer((folder / "runs.bin").read_bytes(), "<u8").reshape(-1, 2)]

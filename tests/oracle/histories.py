@@ -9,10 +9,8 @@ import json
 import logging
 import random
 import tempfile
-from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import conceptloader as cl
 
@@ -22,33 +20,32 @@ BATCH = 24
 SIZES = {"a": 900, "b": 230, "c": 9000, "d": 70}  # tokens
 RULES = (((0, BATCH),), ((0, BATCH), (3 * BATCH, 2 * BATCH)), ((0, 2 * BATCH), (4 * BATCH, BATCH)))
 GREEDY = {"conceptloader.testing.controllers:Greedy": {"times": 3}}
-Weights = dict[str, Any]
 
 
 class Draw:
     """Random choices that stay what they are in every version of Python."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self._next = random.Random(seed).random
 
-    def number(self, low: int, high: int) -> int:
+    def number(self, low, high):
         """In [low, high)."""
         return low + int(self._next() * (high - low))
 
-    def chance(self, one_in: int) -> bool:
+    def chance(self, one_in):
         return self.number(0, one_in) == 0
 
-    def one(self, among: Sequence[Any]) -> Any:
+    def one(self, among):
         return among[self.number(0, len(among))]
 
-    def some(self, among: Sequence[Any]) -> list[Any]:
+    def some(self, among):
         return [x for x in among if self.chance(2)] or [self.one(among)]
 
-    def weights(self, names: Sequence[str]) -> Weights:
+    def weights(self, names):
         return {name: self.one([1, 2, 7, 100, 0.1, 0.7, 3.25]) for name in self.some(names)}
 
 
-def write(folder: Path) -> None:
+def write(folder):
     """Datasets of which each token says where it is."""
     for k, (name, size) in enumerate(SIZES.items()):
         draw, at, documents = Draw(k), 0, []
@@ -65,7 +62,7 @@ def write(folder: Path) -> None:
         cl.writing.finalize(folder / name)
 
 
-def order_hash(blend: cl.Blend) -> list[str]:
+def order_hash(blend):
     """None of an order with ramps or weights set live, which is no promise."""
     spec = blend.spec
     ramped = blend.config.replay is None and any(phase.ramp for phase in blend.config.phases)
@@ -75,13 +72,13 @@ def order_hash(blend: cl.Blend) -> list[str]:
 class History:
     """A run; `digests` has a line for each launch: what was read, and the order's hash, see `order_hash`."""
 
-    def __init__(self, number: int, data: Path, folder: Path) -> None:
+    def __init__(self, number, data, folder):
         self.draw = draw = Draw(1000 + number)
-        self.data, self.folder, self.digests = data, folder, list[str]()
+        self.data, self.folder, self.digests = data, folder, []
         self.names = draw.some(sorted(SIZES))
         self.sequential = draw.chance(10)
         self.learns = not self.sequential and len(self.names) > 1 and draw.chance(5)
-        self.config: dict[str, Any] = {
+        self.config = {
             "seed": draw.number(0, 10**6),
             "seq_len": draw.one([4, 5, 7]),
             "loader": {"prefetch_batches": draw.number(0, 3), "num_threads": 1},
@@ -91,12 +88,12 @@ class History:
             self.config["packing"] = {"bins": draw.one([2, 5])}
         if draw.chance(5):
             self.config["datasets"][self.names[0]]["split"] = [0.25, 1]
-        self.skips: list[dict[str, int]] = []
-        self.phases: dict[int, dict[str, Any]] = {}  # by the trainer's sample
-        self.excluded: list[dict[str, Any]] = []
+        self.skips = []
+        self.phases = {}  # by the trainer's sample
+        self.excluded = []
         self.at, self.live_to, self.set_live, self.moved = 0, 0, False, False
-        self.state: Any = None
-        self.saved: list[Any] = []
+        self.state = None
+        self.saved = []
         self.rule = draw.one(RULES)
         if self.sequential:
             self.config["order"] = "sequential"
@@ -113,7 +110,7 @@ class History:
             self.config["mixing"] = GREEDY
         self.edit(later=False)
 
-    def edit(self, later: bool = True) -> None:
+    def edit(self, later=True):
         """The person edits what lies ahead."""
         draw, first = self.draw, max(self.at, self.live_to) + 1
         if not self.sequential:
@@ -144,20 +141,20 @@ class History:
             if not later and draw.chance(3):
                 self.excluded.append(entry)
 
-    def written(self) -> dict[str, Any]:
+    def written(self):
         """The configuration as of now."""
         skips = sorted(self.skips, key=lambda skip: skip["at"])
         phases = [{"at": at, **phase} for at, phase in sorted(self.phases.items())]
         lists = {"skip": skips, "phases": phases, "exclude": self.excluded}
         return {**self.config, **{name: value for name, value in lists.items() if value}}
 
-    def launch(self, last: bool, **load: Any) -> None:
+    def launch(self, last, **load):
         """Trains some micro batches, with `load` for load_state_dict; in the last launch maybe all up to an end."""
         draw, config = self.draw, self.written()
         blend = cl.open_blend(config)
         groups = [(m, n) for n in (1, 2, 3) for m in (1, 2, 4, 8, 12)]
         size, ranks = draw.one([(m, n) for m, n in groups if BATCH % (m * n) == self.at % (m * n) == 0])
-        group, options = size * ranks, dict[str, Any]()
+        group, options = size * ranks, {}
         if self.sequential:
             options = {"last_batch": draw.one(["drop", "partial", "wrap"])}
             options |= {"num_samples": draw.number(48, 90)} if {"a", "c"} & {*self.names} else {}
@@ -207,17 +204,17 @@ class History:
         for loader in loaders:
             loader.close()
 
-    def ends(self) -> list[int]:
+    def ends(self):
         """Where the steps end, as far as a history goes."""
         ends = [0]
         while ends[-1] < 2000:
             ends.append(ends[-1] + [size for begin, size in self.rule if begin <= ends[-1]][-1])
         return ends[1:]
 
-    def step(self) -> int:
+    def step(self):
         return sum(end <= self.at for end in self.ends())
 
-    def set_weights(self, loaders: Sequence[Any]) -> None:
+    def set_weights(self, loaders):
         """At the next step, or later."""
         draw, weights = self.draw, self.draw.weights(self.names)
         following = next(end for end in [0, *self.ends()] if end >= self.at)
@@ -226,11 +223,11 @@ class History:
             [self.live_to] = {loader.set_weights(weights, at) for loader in loaders}
             self.set_live = True
 
-    def back(self) -> None:
+    def back(self):
         """To an earlier checkpoint. Edits since then stay, as they were ahead of a later position."""
         self.at, self.live_to, self.set_live, self.state = self.draw.one(self.saved)
 
-    def new_stage(self) -> None:
+    def new_stage(self):
         """Other weights of the same datasets."""
         self.config.pop("weights", None)
         for name in self.names:
@@ -238,7 +235,7 @@ class History:
         self.phases = {at: phase for at, phase in self.phases.items() if at > self.at}
         self.saved, self.set_live, self.live_to, self.moved = [], False, 0, True
 
-    def run(self) -> list[str]:
+    def run(self):
         draw = self.draw
         if not self.sequential and not self.learns:
             samples = [draw.number(0, 10_000) for _ in range(9)]
@@ -246,7 +243,7 @@ class History:
             self.digests.append(sha256(read["input_ids"].numpy().tobytes()).hexdigest()[:10])
         launches = 1 if self.sequential else draw.number(1, 5)
         for number in range(launches):
-            load: dict[str, Any] = {}
+            load = {}
             if self.saved and draw.chance(4):
                 self.back()
             if self.saved and draw.chance(2):
@@ -266,7 +263,7 @@ class History:
             self.replay()
         return self.digests
 
-    def replay(self) -> None:
+    def replay(self):
         config = {key: value for key, value in self.written().items() if key not in ("weights", "phases", "mixing")}
         config["datasets"] = {
             name: {key: value for key, value in dataset.items() if key != "weight"}
@@ -278,12 +275,12 @@ class History:
         self.digests.append(sha256(read).hexdigest()[:10])
 
 
-def digests(number: int, data: Path, folder: Path) -> list[str]:
+def digests(number, data, folder):
     logging.getLogger("conceptloader").setLevel(logging.ERROR)
     return History(number, data, folder).run()
 
 
-def all_digests(data: Path, folder: Path) -> dict[str, list[str]]:
+def all_digests(data, folder):
     return {str(number): digests(number, data, folder / str(number)) for number in range(COUNT)}
 
 

@@ -1,8 +1,5 @@
 """Random datasets that are made of other files: adopted, annotated, built of pages, conversations."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
 from conceptloader.cli import main
@@ -22,7 +19,7 @@ TEMPLATE = (
 WORDS = ["the ", "cat sat ", "größer ", "日本 ", "😀", "on a mat. ", "\n"]
 
 
-def write_imported(folder: Path, seed: int) -> None:
+def write_imported(folder, seed):
     rng = np.random.default_rng([seed, 1])
     lengths = [rng.integers(1, 40, int(rng.integers(5, 40))).tolist() for _ in range(int(rng.integers(1, 4)))]
     files = [[[*rng.integers(8, VOCAB, n - 1).tolist(), EOS] for n in file] for file in lengths]
@@ -33,7 +30,7 @@ def write_imported(folder: Path, seed: int) -> None:
         else:
             write_megatron(folder / "tokens" / str(k), [[document] for document in file])
     adopt([folder / "tokens"], folder / "adopted", tokenizer=TOKENIZER)
-    rows: list[dict[str, Any]] = []
+    rows = []
     for number, n in enumerate(n for file in lengths for n in file):
         spans = random_spans(rng, n, "concepts", Types("f4", "f4", {}))
         found = [{"start": a, "end": b, "concepts": [NAMES[k] for k in ids]} for a, b, ids in spans if ids]
@@ -55,16 +52,16 @@ def write_imported(folder: Path, seed: int) -> None:
     run("chats.jsonl", folder, "chats", "--chat", "--chat-template", str(folder / "chat.jinja"))
 
 
-def run(inputs: str, folder: Path, out: str, *options: str) -> None:
+def run(inputs, folder, out, *options):
     command = ["build", str(folder / inputs), "--out", str(folder / out), "--tokenizer", "bytes"]
     assert main([*command, "--workers", "1", "--quiet", *options]) == 0
 
 
-def words(rng: np.random.Generator, most: int) -> list[str]:
+def words(rng, most):
     return [str(word) for word in rng.choice(WORDS, int(rng.integers(1, most)))]
 
 
-def page(rng: np.random.Generator, number: int) -> dict[str, Any]:
+def page(rng, number):
     """Each word is a span or none."""
     found = words(rng, 12)
     ends = np.cumsum([len(word) for word in found]).tolist()
@@ -73,6 +70,6 @@ def page(rng: np.random.Generator, number: int) -> dict[str, Any]:
     return {"id": f"p{number}", "text": "".join(found), "spans": spans}
 
 
-def talk(rng: np.random.Generator) -> list[dict[str, str]]:
+def talk(rng):
     turns = int(rng.integers(1, 4))
     return [{"role": role, "content": "".join(words(rng, 6))} for _ in range(turns) for role in ("user", "assistant")]

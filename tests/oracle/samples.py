@@ -4,7 +4,7 @@ Nothing of the package is used.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 
 from tests.oracle.data import Data, Span, dtype, read
-from tests.order.plain import Order, Phase, Weights, ramp, sample_random
-
-Config = Mapping[str, Any]
+from tests.order.plain import Order, ramp, sample_random
 
 
 @dataclass(frozen=True)
@@ -45,13 +43,13 @@ class Member:
     overflow: str
     never: set[int]
 
-    def documents(self) -> list[tuple[int, int]]:
+    def documents(self):
         """Of the split: from the one that its first token belongs to, up to the one that its end belongs to."""
         found, tokens = self.data.documents, len(self.data.tokens)
         low = 0 if self.start == 0 else self.data.document_of[self.start]
         return found[low : len(found) if self.end == tokens else self.data.document_of[self.end]]
 
-    def size(self) -> int:
+    def size(self):
         if self.bins is not None:
             whole, rest = divmod(self.end - self.start, (self.bins - 1) * self.seq_len)
             return whole * self.bins + (-(-rest // self.seq_len) + 1 if rest else 0)
@@ -59,7 +57,7 @@ class Member:
             return len(self.documents())
         return (self.end - self.start - 1) // self.seq_len
 
-    def parts(self, window: int) -> list[Part]:
+    def parts(self, window):
         if self.bins is not None:
             return [part for k, part in self.block(window // self.bins) if k == window % self.bins]
         if self.data.mode == "document":
@@ -68,12 +66,11 @@ class Member:
         first = self.start + window * self.seq_len
         return [Part(0, first, first + self.seq_len, first + self.seq_len + 1)]
 
-    def is_never_read(self, start: int, end: int) -> bool:
+    def is_never_read(self, start, end):
         return start < end and self.never.issuperset(range(start, end))
 
-    def block(self, b: int) -> list[tuple[int, Part]]:
+    def block(self, b):
         """(pack of the block, part) of a block of packs."""
-        assert self.bins is not None
         length = (self.bins - 1) * self.seq_len
         low, high = self.start + b * length, min(self.start + (b + 1) * length, self.end)
         if any(low < e and a < high and self.is_never_read(a, e) for a, e in self.data.shards):
@@ -87,7 +84,7 @@ class Member:
         ]
         filled, made, left = [0] * packs, [], []
 
-        def put(k: int, first: int, end: int, label_end: int) -> None:
+        def put(k, first, end, label_end):
             made.append((k, Part(filled[k], first, end, label_end)))
             filled[k] += end - first
 
@@ -106,7 +103,7 @@ class Member:
         return made
 
 
-def cut(share: float, data: Data) -> int:
+def cut(share, data):
     """The token at which a split begins or ends."""
     token = int(Fraction(repr(share)) * len(data.tokens))
     number = data.document_of[token] if token < len(data.tokens) else -1
@@ -134,7 +131,7 @@ class Sample:
     codecs: dict[str, tuple[str, dict[str, str]]]
 
 
-def weight_of(data: Data, token: int, name: str, missing: float, outside: float = 0) -> float:
+def weight_of(data, token, name, missing, outside=0):
     """`outputs.loss_weight`: of a field, or of the number of the span that holds the token."""
     if name in data.fields:
         return float(data.fields[name][token])
@@ -150,12 +147,12 @@ class Oracle:
     """All samples of a configuration, as plain data; paths are absolute. live: weights that were set while it ran, from
     a sample on. past: of what it goes on from, if that was another stage or sequence length."""
 
-    def __init__(self, config: Config, live: Sequence[Phase] = (), past: Past | None = None) -> None:
+    def __init__(self, config, live=(), past=None):
         self.config, self.seq_len = config, config["seq_len"]
         packing = config.get("packing") or {}
-        self.members: dict[str, Member] = {}
-        self.out: dict[str, list[tuple[int, set[int]]]] = {}  # tokens that are left out from a sample on
-        self.holes: dict[str, list[tuple[int, set[int]]]] = {}  # those that are without their samples
+        self.members = {}
+        self.out = {}  # tokens that are left out from a sample on
+        self.holes = {}  # those that are without their samples
         for name in sorted(config["datasets"]):
             given = config["datasets"][name]
             data = read(Path(given["path"]))
@@ -175,13 +172,13 @@ class Oracle:
         self.live, self.past = list(live), past or Past(0, 0, {}, {})
         self.order = None if config.get("order") == "sequential" else self.make_order()
 
-    def make_order(self) -> Order:
+    def make_order(self):
         config, at, begin = self.config, self.past.at, self.past.begin
         skips = [(s["at"], s["count"]) for s in config.get("skip", ()) if s["at"] >= at]
         if at:
             skips.insert(0, (0, begin - at))  # those of the past
 
-        def start(t: int) -> int:
+        def start(t):
             """The global sample at which weights begin to hold that hold from the trainer's sample t on."""
             return t + sum(count for skip, count in skips if skip <= t)
 
@@ -197,16 +194,16 @@ class Oracle:
         drawn = {name: self.past.drawn.get(name, 0) for name in sizes}
         return Order(config.get("seed", 1234), config.get("block", 64), sizes, phases, skips, drawn)
 
-    def name(self, dataset: str) -> str:
+    def name(self, dataset):
         """Under which the order has a dataset at this sequence length."""
         first = self.past.first.get(dataset, self.seq_len)
         return dataset if first == self.seq_len or self.is_of_documents() else f"{dataset}@{self.seq_len}"
 
-    def is_of_documents(self) -> bool:
+    def is_of_documents(self):
         """Whether samples are documents, at any sequence length."""
         return any(member.data.mode == "document" and member.bins is None for member in self.members.values())
 
-    def starts(self) -> dict[int, Config]:
+    def starts(self):
         """The configured phases by their first sample."""
         config = self.config
         weights = {name: d["weight"] for name, d in config["datasets"].items() if "weight" in d}
@@ -215,13 +212,9 @@ class Oracle:
         phases = {p["at"]: p for p in config.get("phases", ())}
         return {0: {"weights": weights or dict.fromkeys(config["datasets"], 1)}, **phases}
 
-    def phases(self, live: Sequence[Phase]) -> list[Phase]:
+    def phases(self, live):
         """Of the whole run, by the trainer's samples; what is live ends a ramp."""
-        temperature, found, live = (
-            self.config.get("temperature", 1),
-            list[list[Phase]](),
-            sorted(live, key=lambda p: p[0]),
-        )
+        temperature, found, live = (self.config.get("temperature", 1), [], sorted(live, key=lambda p: p[0]))
         starts = sorted(self.starts().items())
         for (start, phase), end in zip(starts, [*(start for start, _ in starts[1:]), inf], strict=True):
             new = phase["weights"] if temperature == 1 else tempered(phase["weights"], temperature)
@@ -238,19 +231,17 @@ class Oracle:
             found[of].append((at, weights))
         return [step for steps in found for step in steps]
 
-    def position(self, at: int) -> int:
+    def position(self, at):
         """The global samples that are decided before the trainer's sample `at`."""
-        assert self.order is not None
         return self.order.global_sample(at - 1) + 1 if at else 0
 
-    def gone(self, at: int) -> Past:
+    def gone(self, at):
         """The past of a stage or sequence length that begins at the trainer's sample `at`."""
-        assert self.order is not None
         drawn = self.order.drawn_before(self.position(at))
         first = {name: self.seq_len for name in self.members if drawn[self.name(name)]}
         return Past(at, self.position(at), {**self.past.drawn, **drawn}, {**first, **self.past.first})
 
-    def locate(self, t: int) -> tuple[str, int, int]:
+    def locate(self, t):
         """(dataset, epoch, window)"""
         if self.order is not None:
             name, epoch, window = self.order.locate(t)
@@ -261,7 +252,7 @@ class Oracle:
             t -= size
         raise IndexError
 
-    def parts(self, t: int, now: int | None = None) -> tuple[str, list[Part]]:
+    def parts(self, t, now=None):
         """The dataset of sample t, and what it is made of where it is trained as the sample `now`, by default t."""
         now = t if now is None else now
         name, _, window = self.locate(t)
@@ -273,10 +264,10 @@ class Oracle:
             found.append(Part(part.place, part.first, part.end, part.label_end, left_out))
         return name, found
 
-    def type_of(self, column: str) -> str:
+    def type_of(self, column):
         return next(m.data.columns[column].dtype for m in self.members.values() if column in m.data.columns)
 
-    def items(self, column: str, data: Data, how: Config) -> np.ndarray:
+    def items(self, column, data, how):
         """The items of a dataset's tokens as a batch has them; none of the same type if it lacks the column."""
         having = next(m.data.columns[column] for m in self.members.values() if column in m.data.columns)
         items = data.columns[column].items if column in data.columns else having.items[:0]
@@ -286,11 +277,11 @@ class Oracle:
             return (items.astype(np.uint32) << 16).view(np.float32)
         return items.astype({"u2": "i4", "u4": "i8"}.get(having.dtype, having.dtype))
 
-    def own(self, name: str, now: int) -> set[int]:
+    def own(self, name, now):
         """Tokens that are taken out alone of a sample that is trained at `now`."""
-        return set[int]().union(*(tokens for at, tokens in self.holes[name] if at <= now))
+        return set().union(*(tokens for at, tokens in self.holes[name] if at <= now))
 
-    def sample(self, t: int, now: int | None = None) -> Sample:
+    def sample(self, t, now=None):
         """As it is trained at the position `now` of a run, by default t."""
         now = t if now is None else now
         name, parts = self.parts(t, now)
@@ -321,7 +312,7 @@ class Oracle:
             arrays[column] = np.full((length, *items[column].shape[1:]), how["missing"] or 0, items[column].dtype)
             if how.get("dtype") == "stored" and self.type_of(column) == "bf16":
                 arrays[column][:] = np.float32(how["missing"]).view(np.uint32) >> 16
-        spans: dict[str, list[Span]] = {track: [] for track in self.config.get("tracks", {})}
+        spans = {track: [] for track in self.config.get("tracks", {})}
         sequences = {0}
         own = self.own(name, now)
         for part in parts:
@@ -379,7 +370,7 @@ class Oracle:
         return Sample({name: arrays[name] for name in wanted}, borders, in_order, data.codecs)
 
 
-def excluded(entry: Config, data: Data) -> set[int]:
+def excluded(entry, data):
     """Tokens of a dataset that an entry of `exclude` takes out: documents, or ranges."""
     documents = zip(data.documents, data.ids, strict=True)
     found = {p for (a, e), id in documents if id in entry.get("ids", ()) for p in range(a, e)}
@@ -388,18 +379,18 @@ def excluded(entry: Config, data: Data) -> set[int]:
     return found | {p for line in lines if line[0] != "#" for p in range(*map(int, line.split()))}
 
 
-def carrying(data: Data, track: str, concept: int) -> set[int]:
+def carrying(data, track, concept):
     """Tokens in spans of a concept."""
     spans = (s for s in data.spans.get(track, ()) if concept in meaning(data.codecs[track], s.record)[0])
     return {p for s in spans for p in range(s.start, s.end)}
 
 
-def tempered(weights: Weights, temperature: float) -> Weights:
+def tempered(weights, temperature):
     most = max(weights.values())
     return {name: float(f"{(weight / most) ** (1 / temperature):.12g}") for name, weight in weights.items()}
 
 
-def meaning(codec: tuple[str, dict[str, str]], record: bytes) -> tuple[list[Any], list[float] | None]:
+def meaning(codec, record):
     """(concept ids, their scores) of a record, or its numbers, or its value."""
     name, parameters = codec
     if name == "json":

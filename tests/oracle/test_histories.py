@@ -1,7 +1,6 @@
 """What ranks read in the recorded histories stays what it was, and so do the hashes of orders without live weights."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ CHUNKS = 5
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_a_history_reads_what_was_recorded(chunk: int, tmp_path: Path) -> None:
+def test_a_history_reads_what_was_recorded(chunk, tmp_path):
     write(tmp_path)
     recorded, found = json.loads(RECORDED.read_text()), {}
     assert len(recorded) == COUNT

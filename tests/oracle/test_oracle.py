@@ -8,7 +8,6 @@ import json
 import logging
 import pickle
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -29,24 +28,22 @@ from conceptloader.loader.batch import reader
 from conceptloader.storage.handles import HANDLES
 from conceptloader.testing.controllers import Greedy
 from conceptloader.trace.subset import SubsetOptions, make_ranges
-from tests.conftest import Tally
 from tests.oracle.corpora import CONCEPTS, DOCUMENTS, FIELDS, STREAMS, write_all
 from tests.oracle.data import read
 from tests.oracle.imported import CHATS, IMPORTED, write_imported
-from tests.oracle.samples import Oracle, Sample, carrying, excluded, meaning
-from tests.order.plain import Weights, smallest_integers, steps
+from tests.oracle.samples import Oracle, carrying, excluded, meaning
+from tests.order.plain import smallest_integers, steps
 from tests.scale import SOAK, scaled
 
 BATCH = 12
 TRACKS = ("concepts", "scored", "numbers", "notes")
-Rule = Sequence[tuple[int, int]]
-RULES: Sequence[Rule] = (((0, BATCH),), ((0, BATCH), (3 * BATCH, 2 * BATCH)), ((0, 2 * BATCH), (4 * BATCH, BATCH)))
+RULES = (((0, BATCH),), ((0, BATCH), (3 * BATCH, 2 * BATCH)), ((0, 2 * BATCH), (4 * BATCH, BATCH)))
 
 
 @pytest.fixture(scope="module")
-def corpora(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def corpora(tmp_path_factory):
     @lru_cache(None)
-    def written(seed: int) -> Path:
+    def written(seed):
         folder = write_all(tmp_path_factory.mktemp(f"seed-{seed}-"), seed)
         write_imported(folder, seed)
         return folder
@@ -54,18 +51,18 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return written
 
 
-def some(draw: st.DrawFn, values: Any, **how: Any) -> Any:
+def some(draw, values, **how):
     return draw(st.lists(st.sampled_from(sorted(values)), unique=True, **how))
 
 
 @st.composite
-def weights(draw: st.DrawFn, names: list[str]) -> dict[str, Any]:
+def weights(draw, names):
     number = st.one_of(st.integers(1, 1000), st.sampled_from([0.1, 0.7, 0.01, 3.25]))
     return {name: draw(number) for name in some(draw, names, min_size=1)}
 
 
 @st.composite
-def configurations(draw: st.DrawFn, folder: Path, imported: bool = False) -> dict[str, Any]:
+def configurations(draw, folder, imported=False):
     """imported: the folder has the datasets of `write_imported`, too."""
     kind = draw(st.sampled_from(["windows", "documents", "packs"]))
     kinds = {"windows": STREAMS, "documents": DOCUMENTS, "packs": (*STREAMS[:-1], *DOCUMENTS)}[kind]
@@ -78,7 +75,7 @@ def configurations(draw: st.DrawFn, folder: Path, imported: bool = False) -> dic
     }
     ends = {end for path in paths.values() for _, end in read(folder / path).shards}
     aligned = [n for n in range(1, 41) if any(end and end % n == 0 for end in ends)]  # samples end where shards do
-    config: dict[str, Any] = {
+    config = {
         "seed": draw(st.integers(-5, 2**70)),
         "seq_len": draw(st.integers(1, 40) | st.sampled_from(aligned or [1])),
         "datasets": {name: {"path": str(folder / path)} for name, path in paths.items()},
@@ -136,8 +133,8 @@ def configurations(draw: st.DrawFn, folder: Path, imported: bool = False) -> dic
 
 
 @st.composite
-def exclusions(draw: st.DrawFn, folder: Path, paths: dict[str, str], start: int = 0) -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = []
+def exclusions(draw, folder, paths, start=0):
+    entries = []
     for name in some(draw, paths):
         data, at = read(folder / paths[name]), draw(st.integers(start, start + 100))
         ids = sorted({id for (a, e), id in zip(data.documents, data.ids, strict=True) if a < e and id})
@@ -159,7 +156,7 @@ def exclusions(draw: st.DrawFn, folder: Path, paths: dict[str, str], start: int 
     return entries
 
 
-def add_outputs(draw: st.DrawFn, config: dict[str, Any], paths: dict[str, str]) -> None:
+def add_outputs(draw, config, paths):
     outputs, packed = config["outputs"], "packing" in config
     outputs["position_ids"] = draw(st.sampled_from(["window", "document", "off"]))
     outputs["mask_document_boundaries"] = draw(st.booleans())
@@ -199,7 +196,7 @@ def add_outputs(draw: st.DrawFn, config: dict[str, Any], paths: dict[str, str]) 
 
 
 @st.composite
-def column_options(draw: st.DrawFn, known: Sequence[Any], name: str) -> Any:
+def column_options(draw, known, name):
     """`missing` is given unless each token has a value."""
     at = draw(st.sampled_from(["inputs", "labels"]))
     if all(name in data.columns and data.columns[name].whole for data in known) and draw(st.booleans()):
@@ -207,12 +204,12 @@ def column_options(draw: st.DrawFn, known: Sequence[Any], name: str) -> Any:
     return {"at": at, "missing": draw(st.integers(0, 100)), "dtype": draw(st.sampled_from(["widened", "stored"]))}
 
 
-def as_array(tensor: torch.Tensor) -> Any:
+def as_array(tensor):
     """Of bfloat16 its bits."""
     return tensor.view(torch.uint16).numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
 
-def check_batch(oracle: Oracle, batch: Any, positions: Sequence[int], end: int | None = None) -> int:
+def check_batch(oracle, batch, positions, end=None):
     """Compares a batch with what the documentation says of these positions of a run, which repeats samples after `end`.
 
     Returns: their number.
@@ -248,7 +245,7 @@ def check_batch(oracle: Oracle, batch: Any, positions: Sequence[int], end: int |
     return len(samples)
 
 
-def check_spans(how: dict[str, Any], found: dict[str, Any], track: str, sample: Sample, where: str) -> None:
+def check_spans(how, found, track, sample, where):
     """found: the arrays of a track, of one row; of ragged ones a list for each slot."""
     spans, limit, width = sample.spans[track], len(found[f"{track}_spans"]), how.get("max_concepts")
     assert limit == how["max_spans"] if "max_spans" in how else limit >= len(spans)
@@ -281,7 +278,7 @@ def check_spans(how: dict[str, Any], found: dict[str, Any], track: str, sample: 
         assert track != "scored" or found["scored_scores"] == scores, where
 
 
-def check_far(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, blend: cl.Blend) -> int:
+def check_far(draw, config, oracle, blend):
     """Samples anywhere, by what torch's DataLoader reads, as it is or in another process; and an epoch on a rank."""
     found = draw(st.lists(st.integers(0, 2**60 - 1), max_size=6))
     data = cl.SampleDataset(blend, num_samples=2**60)
@@ -321,15 +318,15 @@ class Run:
     checkpoints that its configuration can resume. logged: whether its log tells how all of it was drawn.
     """
 
-    def __init__(self, draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, folder: Path) -> None:
+    def __init__(self, draw, config, oracle, folder):
         self.draw, self.folder, self.rule = draw, folder, draw(st.sampled_from(RULES))
         self.at = self.origin = self.before = self.checked = 0
         self.seldom = draw(st.sampled_from([0, 5, 5, 5]))  # in how few of the groups weights are set
-        self.saved, self.logged, self.load = list[Saved](), True, dict[str, Any]()
-        self.state: Any = None
-        self.read: dict[int, str] = {}  # datasets of the samples
-        self.lengths: dict[int, Any] = {}  # the datasets as they were first read at each length
-        self.learned: Greedy | None = None
+        self.saved, self.logged, self.load = [], True, {}
+        self.state = None
+        self.read = {}  # datasets of the samples
+        self.lengths = {}  # the datasets as they were first read at each length
+        self.learned = None
         if len(oracle.sizes) > 1 and draw(st.integers(0, 2)) == 0:
             given = {} if "weights" in config else {"weight": 1}
             datasets = {name: {**given, **dataset} for name, dataset in config["datasets"].items()}
@@ -338,7 +335,7 @@ class Run:
             oracle, self.learned = Oracle(config), Greedy(dict.fromkeys(sorted(oracle.sizes), 1))
         self.config, self.oracle = config, oracle
 
-    def change(self) -> None:
+    def change(self):
         """What a person does before the next launch."""
         draw = self.draw
         if draw(st.integers(0, 3)) == 0:
@@ -362,11 +359,11 @@ class Run:
             self.before += self.ended()
             self.origin, self.state, self.saved, self.logged = self.at, None, [], False
 
-    def back(self, to: Saved) -> None:
+    def back(self, to):
         self.state, self.at, self.learned = to.state, to.at, copy.deepcopy(to.learned)
         self.oracle = Oracle(self.config, to.oracle.live, to.oracle.past)
 
-    def resize(self) -> None:
+    def resize(self):
         """Another sequence length, with other splits if it is a new one; documents stay samples."""
         draw, datasets = self.draw, dict(self.config["datasets"])
         documents = self.oracle.is_of_documents()
@@ -383,13 +380,13 @@ class Run:
             self.oracle = Oracle(self.config, self.oracle.live, past)
             self.saved, self.logged = [], False
 
-    def steps(self) -> list[tuple[int, int]]:
+    def steps(self):
         return list(takewhile(lambda step: step[0] < self.at + 1000, steps(self.rule, self.origin)))
 
-    def ended(self) -> int:
+    def ended(self):
         return sum(end <= self.at for _, end in self.steps())
 
-    def launch(self, last: bool) -> None:
+    def launch(self, last):
         draw, blend = self.draw, cl.open_blend(self.config)
         groups = [(m, n) for n in (1, 2, 3, 4) for m in (1, 2, 3, 4, 6, 12)]
         done = (self.at - self.origin) % BATCH
@@ -430,9 +427,9 @@ class Run:
         for loader in loaders:
             loader.close()
 
-    def train(self, loaders: Sequence[Any], iterators: Sequence[Iterator[Any]], size: int, scheme: str) -> None:
+    def train(self, loaders, iterators, size, scheme):
         draw, ranks = self.draw, len(loaders)
-        borders: list[int] = []
+        borders = []
         for _ in range(draw(st.integers(0, 40 // (size * ranks)))):
             for k, iterator in enumerate(iterators):
                 mine = share(self.at, size, ranks, k, scheme)
@@ -454,11 +451,11 @@ class Run:
             Saved(loaders[-1].state_dict_at(at), at, self.oracle, None) for at in borders[-3:-1] if self.reaches(at)
         ]
 
-    def reaches(self, at: int) -> bool:
+    def reaches(self, at):
         """Whether a state of an earlier position can be had: at most 64 changes back (docs/mixtures.md)."""
         return sum(start >= at for start, _ in self.oracle.live) < 64
 
-    def observe(self, learned: Greedy, loaders: Sequence[Any]) -> None:
+    def observe(self, learned, loaders):
         """Tell all ranks the losses of the step that ended here, if one did. learned: as they learn."""
         ends = [end for _, end in self.steps()]
         if self.at not in ends:
@@ -468,21 +465,19 @@ class Run:
         for loader in loaders:
             loader.observe(losses)
         weights = learned.observe(self.before + ends.index(self.at), losses)
-        assert self.oracle.order is not None
         if weights is not None and shares(weights) != shares(self.oracle.order.phases[-1][1]):  # which change nothing
             self.now(self.next_step(), weights)
 
-    def next_step(self) -> int:
+    def next_step(self):
         """The first of which nothing was yielded, and where neither the configuration nor anybody set weights."""
         return next(first for first, _ in steps(self.rule, self.origin) if first >= self.at and self.is_free(first))
 
-    def is_free(self, t: int) -> bool:
+    def is_free(self, t):
         oracle = self.oracle
-        assert oracle.order is not None
         after = oracle.live[-1][0] if oracle.live else 0
         return after < t not in oracle.starts()
 
-    def set_weights(self, loaders: Sequence[Any]) -> None:
+    def set_weights(self, loaders):
         """Other weights on all ranks."""
         new = self.draw(weights(sorted(self.oracle.sizes)))
         free = [t for t in range(self.at, self.at + 200) if self.is_free(t)]
@@ -491,10 +486,10 @@ class Run:
         assert starts == {self.next_step() if start is None else start}
         self.now(starts.pop(), new)
 
-    def now(self, t: int, weights: Weights) -> None:
+    def now(self, t, weights):
         self.oracle = Oracle(self.config, [*self.oracle.live, (t, weights)], self.oracle.past)
 
-    def replay(self) -> None:
+    def replay(self):
         """What was learned and set, by another run that begins at 0."""
         without = {key: value for key, value in self.config.items() if key not in ("weights", "phases", "mixing")}
         datasets = {
@@ -508,14 +503,14 @@ class Run:
                 self.checked += check_batch(self.oracle, batch, range(first, min(first + size, end)))
 
 
-def share(first: int, size: int, ranks: int, rank: int, scheme: str) -> range:
+def share(first, size, ranks, rank, scheme):
     """What a rank has of a group that begins at `first`."""
     if scheme == "strided":
         return range(first + rank, first + size * ranks, ranks)
     return range(first + rank * size, first + (rank + 1) * size)
 
 
-def check_run(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
+def check_run(draw, config, oracle):
     with tempfile.TemporaryDirectory() as folder:
         run = Run(draw, config, oracle, Path(folder))
         launches = draw(st.integers(1, 5))
@@ -528,12 +523,12 @@ def check_run(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle) -> int:
         return run.checked
 
 
-def shares(weights: Mapping[str, float]) -> dict[str, Fraction]:
+def shares(weights):
     exact = smallest_integers(weights)
     return {name: Fraction(weight, sum(exact.values())) for name, weight in exact.items()}
 
 
-def samples_to(end: int, tail: str, steps: Sequence[tuple[int, int]]) -> range:
+def samples_to(end, tail, steps):
     """Positions of a run of `end` samples."""
     first, last = next((first, last) for first, last in steps if last >= end)
     whole = last if last == end else first
@@ -541,7 +536,7 @@ def samples_to(end: int, tail: str, steps: Sequence[tuple[int, int]]) -> range:
 
 
 @st.composite
-def ahead(draw: st.DrawFn, names: list[str], starts: st.SearchStrategy[int]) -> list[dict[str, Any]]:
+def ahead(draw, names, starts):
     """Phases, some with ramps."""
     phases = []
     for start in sorted(draw(st.lists(starts, unique=True, max_size=3))):
@@ -553,9 +548,8 @@ def ahead(draw: st.DrawFn, names: list[str], starts: st.SearchStrategy[int]) -> 
 
 
 @st.composite
-def edited(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, at: int, phased: bool) -> dict[str, Any]:
+def edited(draw, config, oracle, at, phased):
     """Other phases, skips, exclusions and another dataset from the position on, of a run that is at sample `at`."""
-    assert oracle.order is not None
     datasets = dict(config["datasets"])
     if phased and "weights" not in config and draw(st.booleans()):
         like = dict(datasets[draw(st.sampled_from(sorted(datasets)))])
@@ -580,7 +574,7 @@ def edited(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, at: int, pha
 
 
 @st.composite
-def staged(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, at: int) -> dict[str, Any]:
+def staged(draw, config, oracle, at):
     """A data stage from sample `at` on: other weights, and phases, those before the position without effect."""
     names = sorted(config["datasets"])
     phases = draw(ahead(names, st.integers(1, at + 60)))
@@ -590,7 +584,7 @@ def staged(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, at: int) -> 
     return {**without, "datasets": datasets, "phases": phases, "skip": sorted(skips, key=lambda skip: skip["at"])}
 
 
-def check_evaluation(draw: st.DrawFn, oracle: Oracle, blend: cl.Blend) -> int:
+def check_evaluation(draw, oracle, blend):
     """Every window once, on any number of ranks, stopped and resumed; the last ones of many."""
     total, size, ranks = sum(oracle.sizes.values()), draw(st.integers(1, 40)), draw(st.integers(1, 4))
     group = size * ranks
@@ -610,7 +604,7 @@ def check_evaluation(draw: st.DrawFn, oracle: Oracle, blend: cl.Blend) -> int:
     return total - begin
 
 
-def check_wrap(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, blend: cl.Blend) -> int:
+def check_wrap(draw, config, oracle, blend):
     """The last batch of a run that ends after an exclusion, padded with samples from before it."""
     end = max(entry.get("at", 0) for entry in config["exclude"]) + draw(st.integers(1, BATCH))
     end = min(end, sum(oracle.sizes.values()))
@@ -620,7 +614,7 @@ def check_wrap(draw: st.DrawFn, config: dict[str, Any], oracle: Oracle, blend: c
         return check_batch(oracle, batch, range(first, first + BATCH), end)
 
 
-def check(draw: st.DrawFn, config: dict[str, Any]) -> int:
+def check(draw, config):
     """Returns the number of samples that were compared."""
     oracle, blend = Oracle(config), cl.open_blend(config)
     assert list(oracle.sizes.values()) == list(blend.order.sizes)
@@ -631,7 +625,7 @@ def check(draw: st.DrawFn, config: dict[str, Any]) -> int:
 
 
 @contextmanager
-def machine(draw: st.DrawFn) -> Iterator[None]:
+def machine(draw):
     """With few descriptors, or storage on which each read is late."""
     with pytest.MonkeyPatch.context() as patch:
         if most := draw(st.sampled_from([0, 0, 1, 5])):
@@ -652,7 +646,7 @@ def machine(draw: st.DrawFn) -> Iterator[None]:
     suppress_health_check=list(HealthCheck),
 )
 @given(data=st.data())
-def test_samples_are_those_of_the_documentation(data: st.DataObject, corpora: Any, tally: Tally) -> None:
+def test_samples_are_those_of_the_documentation(data, corpora, tally):
     logging.getLogger("conceptloader").setLevel(logging.ERROR)  # many samples have no loss
     folder = corpora(data.draw(st.integers(0, scaled(5, 500)), "corpora"))
     config = data.draw(configurations(folder, imported=True), "config")

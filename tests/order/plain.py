@@ -1,29 +1,24 @@
 """Which window is sample t: docs/order.md and docs/mixtures.md to the last bit, as plain as they are, and as slow."""
 
-from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from hashlib import blake2b
 from math import gcd, inf, lcm, pi, sin
-from typing import Any
 
 GOLDEN = 0x9E3779B97F4A7C15
 WORD = 2**64
-Weights = Mapping[str, int | float]
-Phase = tuple[int, Weights]
-"""From a global sample on."""
 
 
-def mix64(x: int) -> int:
+def mix64(x):
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % WORD
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB % WORD
     return x ^ (x >> 31)
 
 
-def epoch_key(key: int, number: int) -> int:
+def epoch_key(key, number):
     return mix64((key + mix64((number + GOLDEN) % WORD)) % WORD)
 
 
-def derive_key(*parts: int | str) -> int:
+def derive_key(*parts):
     given = b""
     for part in parts:
         text = str(part).encode()
@@ -31,11 +26,11 @@ def derive_key(*parts: int | str) -> int:
     return int.from_bytes(blake2b(given, digest_size=8, person=b"conceptloader").digest(), "little")
 
 
-def sample_random(seed: int, t: int) -> int:
+def sample_random(seed, t):
     return epoch_key(derive_key(seed, "sample random"), t) // 2
 
 
-def keyed_shuffle(n: int, key: int) -> list[int]:
+def keyed_shuffle(n, key):
     items = list(range(n))
     for i in range(n - 1, 0, -1):
         j = mix64((key + i * GOLDEN) % WORD) * (i + 1) >> 64
@@ -43,13 +38,13 @@ def keyed_shuffle(n: int, key: int) -> list[int]:
     return items
 
 
-def permute(i: int, n: int, key: int) -> int:
+def permute(i, n, key):
     if n <= 1024:
         return keyed_shuffle(n, key)[i]
     bits = (n - 1).bit_length() // 2
     a = ((n - 1) >> bits) + 1
 
-    def scramble(x: int, r: int) -> int:
+    def scramble(x, r):
         x = (x + (key + r * GOLDEN)) * 0xBF58476D1CE4E5B9 % WORD
         return (x ^ (x >> 32)) * 0x94D049BB133111EB % WORD >> 32
 
@@ -63,7 +58,7 @@ def permute(i: int, n: int, key: int) -> int:
             return i
 
 
-def smallest_integers(weights: Weights) -> dict[str, int]:
+def smallest_integers(weights):
     """In the order of their names. A float is the decimal number that it prints as."""
     exact = {name: Fraction(repr(w) if isinstance(w, float) else w) for name, w in sorted(weights.items())}
     whole = lcm(*(w.denominator for w in exact.values()))
@@ -71,7 +66,7 @@ def smallest_integers(weights: Weights) -> dict[str, int]:
     return {name: int(w * whole) // most for name, w in exact.items()}
 
 
-def steps(rule: Sequence[tuple[int, int]], first: int = 0) -> Iterator[tuple[int, int]]:
+def steps(rule, first=0):
     """The first sample of each step and that of the next, of a trainer that begins at the sample `first`."""
     while True:
         size = [size for begin, size in rule if begin <= first][-1]
@@ -82,7 +77,7 @@ def steps(rule: Sequence[tuple[int, int]], first: int = 0) -> Iterator[tuple[int
 class Tree:
     """children: of node v, left and right, `~k` for leaf k."""
 
-    def __init__(self, weights: Sequence[int], lookahead: float) -> None:
+    def __init__(self, weights, lookahead):
         n = len(weights)
         self.children, self.share, self.leaf = [(0, 0)] * (n - 1), [0] * (n - 1), n == 1
         nodes = [(w, k, ~k, [(w, 0.0)]) for k, w in enumerate(weights)]
@@ -97,7 +92,7 @@ class Tree:
             nodes.append((both, n + made, v, critical(leaves)))
         self.deviation = max(w * above for w, above in nodes[0][3]) / 2
 
-    def locate(self, j: int) -> tuple[int, int]:
+    def locate(self, j):
         """(leaf, how many of it came before)"""
         v = ~0 if self.leaf else 0
         while v >= 0:
@@ -106,7 +101,7 @@ class Tree:
         return ~v, j
 
 
-def critical(leaves: list[tuple[int, float]]) -> list[tuple[int, float]]:
+def critical(leaves):
     kept, worst = [], -1.0
     for w, above in sorted(leaves, reverse=True):
         if w * above > worst:
@@ -115,7 +110,7 @@ def critical(leaves: list[tuple[int, float]]) -> list[tuple[int, float]]:
     return kept
 
 
-def partner(nodes: list[Any], lookahead: float) -> int:
+def partner(nodes, lookahead):
     if lookahead == 0 or len(nodes) == 2:
         return 1
     best, least = 1, inf
@@ -128,7 +123,7 @@ def partner(nodes: list[Any], lookahead: float) -> int:
     return best
 
 
-def ramp(start: int, samples: int, shape: str, old: Weights, new: Weights) -> Iterator[Phase]:
+def ramp(start, samples, shape, old, new):
     """The phases of a ramp from `old` to `new`."""
     n = min(63, samples)
     before, after = ({name: Fraction(w, sum(ws.values())) for name, w in ws.items()}
@@ -144,18 +139,11 @@ def ramp(start: int, samples: int, shape: str, old: Weights, new: Weights) -> It
 
 
 class Order:
-    """sizes: windows (or packs, documents) of each dataset. phases: from the first sample that is decided here.
+    """sizes: windows (or packs, documents) of each dataset. phases: (from a global sample on, weights), from the first
+    sample that is decided here.
     drawn: what each dataset has drawn before. skips: (at, count)."""
 
-    def __init__(
-        self,
-        seed: int,
-        block: int,
-        sizes: Mapping[str, int],
-        phases: Sequence[Phase],
-        skips: Sequence[tuple[int, int]] = (),
-        drawn: Mapping[str, int] | None = None,
-    ) -> None:
+    def __init__(self, seed, block, sizes, phases, skips=(), drawn=None):
         self.seed, self.block, self.sizes, self.phases, self.skips = (
             seed,
             block,
@@ -163,28 +151,28 @@ class Order:
             sorted(phases, key=lambda p: p[0]),
             skips,
         )
-        self._blocks: dict[tuple[int, int], list[tuple[str, int]]] = {}
-        self._trees: dict[int, tuple[list[str], Tree]] = {}
+        self._blocks = {}
+        self._trees = {}
         self._drawn = [dict.fromkeys(sizes, 0) | dict(drawn or {})]  # before each phase
 
-    def global_sample(self, t: int) -> int:
+    def global_sample(self, t):
         return t + sum(count for at, count in self.skips if at <= t)
 
-    def locate(self, t: int) -> tuple[str, int, int]:
+    def locate(self, t):
         """(dataset, epoch, window) of the trainer's sample t."""
         name, draw = self.draw(self.global_sample(t))
         size = self.sizes[name]
         epoch = draw // size
         return name, epoch, permute(draw % size, size, epoch_key(derive_key(self.seed, "window order", name), epoch))
 
-    def draw(self, g: int) -> tuple[str, int]:
+    def draw(self, g):
         """(dataset, how many of it came before) of a global sample."""
         number = max(k for k, (start, _) in enumerate(self.phases) if start <= g)
         b, r = divmod(g - self.phases[number][0], self.block)
         name, draw = self.block_order(number, b)[r]
         return name, self.drawn(number)[name] + draw
 
-    def drawn(self, number: int) -> dict[str, int]:
+    def drawn(self, number):
         while len(self._drawn) <= number:
             k = len(self._drawn)
             counts = dict(self._drawn[-1])
@@ -193,14 +181,14 @@ class Order:
             self._drawn.append(counts)
         return self._drawn[number]
 
-    def drawn_before(self, g: int) -> dict[str, int]:
+    def drawn_before(self, g):
         number = max(k for k, (start, _) in enumerate(self.phases) if start <= g)
         counts = dict(self.drawn(number))
         for earlier in range(self.phases[number][0], g):
             counts[self.draw(earlier)[0]] += 1
         return counts
 
-    def block_order(self, number: int, b: int) -> list[tuple[str, int]]:
+    def block_order(self, number, b):
         if (number, b) not in self._blocks:
             start, weights = self.phases[number]
             if number not in self._trees:

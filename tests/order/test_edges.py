@@ -5,7 +5,7 @@ from conceptloader.errors import ConfigError
 from tests.raises import raises
 
 
-def test_a_mixture_has_no_dataset_beyond_its_last() -> None:
+def test_a_mixture_has_no_dataset_beyond_its_last():
     order = cl.Mixture(sizes=[3, 5], names=["a", "b"], weights=[1, 1])
     assert order.counts(0) == [0, 0]
     assert order.index_of_window(1, 0, 4) is not None

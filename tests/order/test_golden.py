@@ -25,12 +25,12 @@ RANDOM = {
 """`outputs.random`: (seed, sample) -> number."""
 
 
-def digest(*arrays: np.ndarray) -> str:
+def digest(*arrays):
     """SHA-256 of little-endian 64-bit values: short, and computable in any language."""
     return hashlib.sha256(b"".join(a.astype("<u8").tobytes() for a in arrays)).hexdigest()
 
 
-def golden_mixture(block: int = 64) -> cl.Mixture:
+def golden_mixture(block=64):
     return cl.Mixture(
         sizes=[1000, 1025, 10**9, 5],
         names=["books", "code", "web", "tiny"],
@@ -45,16 +45,16 @@ def golden_mixture(block: int = 64) -> cl.Mixture:
 
 
 @pytest.mark.parametrize("case", GOLDEN["permutation"], ids=lambda case: f"n={case['n']}")
-def test_permutation(case: dict) -> None:
+def test_permutation(case):
     n, key = int(case["n"]), plain.mix64(int(case["key"]))
     assert [plain.permute(int(i), n, key) for i in case["positions"]] == [int(x) for x in case["forward"]]
 
 
-def test_keys() -> None:
+def test_keys():
     assert [str(derive_key(*parts)) for parts in GOLDEN["keys"]["parts"]] == GOLDEN["keys"]["keys"]
 
 
-def test_mixture_first_samples_in_full() -> None:
+def test_mixture_first_samples_in_full():
     for column, name in zip(
         golden_mixture().sample_many(np.arange(40)), ("datasets", "epochs", "windows"), strict=True
     ):
@@ -62,19 +62,19 @@ def test_mixture_first_samples_in_full() -> None:
 
 
 @pytest.mark.parametrize("block", ["1", "7", "64", "4096"])
-def test_mixture_digests(block: str) -> None:
+def test_mixture_digests(block):
     m = golden_mixture(int(block))
     positions = np.concatenate([np.arange(20_000), np.arange(2**40, 2**40 + 500)])
     assert digest(*m.locate_many(positions), *m.sample_many(positions)[1:]) == GOLDEN["mixture"]["digests"][block]
 
 
-def test_trees() -> None:
+def test_trees():
     for n in (2, 10, 100, 1000):
         weights = [(k * 7919) % 1009 + 1 for k in range(n)]
         m = cl.Mixture([10**6] * n, weights=weights, block=1)
         assert digest(*m.locate_many(np.arange(5000))) == GOLDEN["trees"][str(n)]
 
 
-def test_numbers_of_samples() -> None:
+def test_numbers_of_samples():
     """tests/oracle compares those of batches with the same function."""
     assert {place: plain.sample_random(*place) for place in RANDOM} == RANDOM

@@ -1,13 +1,10 @@
 """Weights set live thousands of times: what is saved and logged stays small, and the order is as if all were known."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 from conceptloader.config.phases import Phase
 from conceptloader.config.phases import planned as planned_segments
 from conceptloader.errors import ConfigError, FormatError, ResumeError
-from conceptloader.order.mixture import Mixture
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.resume import resume
 from conceptloader.order.progress.runlog import FILE_NAME, RunLog, RunStart
@@ -22,7 +19,7 @@ PLANNED = {0: {"a": 1, "b": 2, "c": 5}, 700: {"c": 1, "d": 1}, 9001: {"e": 1, "b
 BLOCK = 8
 
 
-def planned(phases: Any = PLANNED, **options: Any) -> OrderSpec:
+def planned(phases=PLANNED, **options):
     members = {
         name: Member(dataset=name, seq_len=16, windows=n, stream_fingerprint=name, token_range=(0, 17 * n))
         for name, n in SIZES.items()
@@ -31,7 +28,7 @@ def planned(phases: Any = PLANNED, **options: Any) -> OrderSpec:
     return OrderSpec(**{"seed": 3, "block": BLOCK, "members": members, "segments": planned_segments(listed), **options})
 
 
-def live(changes: int, spec: OrderSpec | None = None) -> tuple[OrderSpec, Mixture, int]:
+def live(changes, spec=None):
     """(a spec that was cut at its last change, its order, samples consumed)."""
     spec, at = spec or planned(), 0
     for k in range(changes):
@@ -41,7 +38,7 @@ def live(changes: int, spec: OrderSpec | None = None) -> tuple[OrderSpec, Mixtur
     return spec, spec.build(), at
 
 
-def test_what_is_forgotten_is_refused() -> None:
+def test_what_is_forgotten_is_refused():
     spec, order, at = live(4)
     assert (spec.begins, order.begin, at) == (33, 33, 44)
     assert order.sample(33)[2] >= 0
@@ -61,7 +58,7 @@ def test_what_is_forgotten_is_refused() -> None:
     assert resume(spec, planned(), 34).hash == spec.hash
 
 
-def test_what_the_configuration_may_not_change_any_more() -> None:
+def test_what_the_configuration_may_not_change_any_more():
     spec, _, at = live(80)
     assert at == 880 > 700
     assert len(json.dumps(OrderState(spec=spec, consumed=at).leaf())) < 3000, "a state grows with what is set"
@@ -87,7 +84,7 @@ def test_what_the_configuration_may_not_change_any_more() -> None:
     assert again == stage
 
 
-def test_weights_set_ahead_of_the_position_where_the_configuration_changes_before_them() -> None:
+def test_weights_set_ahead_of_the_position_where_the_configuration_changes_before_them():
     """Their draws are counted again."""
     spec = planned()
     spec = spec.with_live(Segment(at=800, weights={"a": 1}), spec.build())
@@ -101,7 +98,7 @@ def test_weights_set_ahead_of_the_position_where_the_configuration_changes_befor
     ]
 
 
-def test_a_log_that_lacks_weights(tmp_path: Path) -> None:
+def test_a_log_that_lacks_weights(tmp_path):
     log, spec = RunLog(tmp_path), planned()
     log.append(RunStart.of(spec, BatchSchedule.constant(1), Partition(micro_batch_size=1, dp_size=1), 16), spec)
     for k in range(6):

@@ -3,10 +3,10 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,19 +16,19 @@ from conceptloader.kernels.order import climb
 from conceptloader.order.segments import Segment
 from conceptloader.order.tree import build_tree
 from tests.order import plain
-from tests.raises import raises
+from tests.raises import cells, raises
 
 
 class Given(cl.Mixture):
     """A mixture that knows its arguments."""
 
-    def __init__(self, *, segments: list[Segment], **options: Any) -> None:
+    def __init__(self, *, segments, **options):
         super().__init__(segments=segments, **options)
         self.given = sorted(segments, key=lambda one: one.at)
 
 
 @st.composite
-def mixtures(draw: st.DrawFn, most: int, max_skips: int = 3) -> Given:
+def mixtures(draw, most, max_skips=3):
     """Of datasets of up to `most` windows, with changes of weights and skips."""
     sizes = draw(st.lists(st.integers(1, most) | st.integers(1, 60), min_size=1, max_size=7))
     names = draw(st.permutations([f"dataset-{k}" for k in range(len(sizes))]))
@@ -53,7 +53,7 @@ def mixtures(draw: st.DrawFn, most: int, max_skips: int = 3) -> Given:
 MIXTURES = st.sampled_from([1100, 1 << 40]).flatmap(mixtures)
 
 
-def plain_order(m: Given) -> plain.Order:
+def plain_order(m):
     """docs/order.md, from the arguments of a mixture alone."""
     skips = [(one.at, one.skip) for one in m.given if one.skip]
     phases = [(one.at and one.at + sum(n for at, n in skips if at <= one.at), one.weights) for one in m.given]
@@ -61,7 +61,7 @@ def plain_order(m: Given) -> plain.Order:
     return plain.Order(m.seed, m.block, sizes, [phase for phase in phases if phase[1]], skips)
 
 
-def place(m: Given, order: plain.Order, name: str, draw: int) -> tuple[int, int, int]:
+def place(m, order, name, draw):
     """(dataset, epoch, window) of a draw."""
     epoch, i = divmod(draw, size := order.sizes[name])
     key = plain.epoch_key(plain.derive_key(m.seed, "window order", name), epoch)
@@ -69,7 +69,7 @@ def place(m: Given, order: plain.Order, name: str, draw: int) -> tuple[int, int,
 
 
 @given(m=MIXTURES, ts=st.lists(st.integers(0, 500) | st.integers(0, 2**50), min_size=1, max_size=20))
-def test_kernels_equal_the_definition(m: Given, ts: list[int]) -> None:
+def test_kernels_equal_the_definition(m, ts):
     order = plain_order(m)
     drawn = [order.draw(order.global_sample(t)) for t in ts]
     expected = [place(m, order, *one) for one in drawn]
@@ -82,7 +82,7 @@ def test_kernels_equal_the_definition(m: Given, ts: list[int]) -> None:
 
 @settings(max_examples=50)
 @given(m=MIXTURES, data=st.data())
-def test_the_inverse_of_any_windows_is_that_of_the_definition(m: Given, data: st.DataObject) -> None:
+def test_the_inverse_of_any_windows_is_that_of_the_definition(m, data):
     """Also of those that a skip passes over, and of datasets that have left or never take part."""
     order, dataset, epoch = plain_order(m), data.draw(st.integers(0, len(m.sizes) - 1)), data.draw(st.integers(0, 2))
     last = m.sizes[dataset] - 1
@@ -100,7 +100,7 @@ def test_the_inverse_of_any_windows_is_that_of_the_definition(m: Given, data: st
 
 
 @given(st.integers(1, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
-def test_division_of_two_words(divisor: int, low: int, high: int) -> None:
+def test_division_of_two_words(divisor, low, high):
     """By `climb`, over one level of a tree."""
     high, out = high % divisor, np.zeros(1, np.uint64)
     climb(*(np.array([word], np.uint64) for word in (high, divisor, low)), out)
@@ -109,60 +109,68 @@ def test_division_of_two_words(divisor: int, low: int, high: int) -> None:
 
 @given(st.lists(st.integers(1, 2**20), min_size=2, max_size=24))
 @settings(max_examples=300)
-def test_deviation_is_below_two_for_any_weights(weights: list[int]) -> None:
+def test_deviation_is_below_two_for_any_weights(weights):
     assert build_tree(weights).deviation < 2
 
 
-def test_far_positions_and_tiny_weights() -> None:
+def test_far_positions_and_tiny_weights():
     m = cl.Mixture([1, 2**63], weights=[2**-39, 1], names=["rare", "common"])
     for t in (2**62, 2**63 - 2):
         assert m.index_of_window(*m.sample(t)) == t
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"sizes": []}, "no datasets"),
-        ({"sizes": [0]}, "lower seq_len"),
-        ({"sizes": [1, 1], "weights": [1]}, "expected a value for each"),
-        ({"sizes": [1, 1], "weights": [1, 0]}, "above 0"),
-        ({"sizes": [1, 1], "weights": [1, float("nan")]}, "finite"),
-        ({"sizes": [1, 1], "weights": [1, True]}, "expected a number"),
-        ({"sizes": [1, 1], "weights": [1, 2**-41]}, "2\\*\\*-40"),
-        ({"sizes": [1, 1], "weights": [10**400, 1]}, r"weights\.1: found 1, below 2\*\*-40 of the total"),
-        ({"sizes": [1, 1], "names": ["a", "a"]}, "a name twice"),
-        ({"sizes": [1], "block": 65_537}, "block"),
-        ({"sizes": [1], "segments": [Segment(at=5, weights={"0": 1})]}, "expected 0"),
-        ({"sizes": [1], "segments": [Segment(at=0, weights={"0": 1}), Segment(at=5, weights={"0": 1})] * 2}, "once"),
-        ({"sizes": [1], "weights": [1], "segments": [Segment(at=0, weights={"0": 1})]}, "once each"),
-        ({"sizes": [1], "segments": [Segment(at=0, weights={"x": 1})]}, "unknown dataset 'x'"),
-        ({"sizes": [1], "segments": [Segment(at=0, weights={"0": 1}), *[Segment(at=1, skip=2**61)] * 2]}, "skip"),
-        ({"sizes": [1], "max_epochs": [0]}, "max_epochs"),
-    ],
-)
-def test_bad_arguments(arguments: dict[str, object], message: str) -> None:
+ARGUMENTS = r"""
+sizes: [] | no datasets
+sizes: [0] | lower seq_len
+sizes: [1, 1], weights: [1] | expected a value for each
+sizes: [1, 1], weights: [1, 0] | above 0
+sizes: [1, 1], weights: [1, .nan] | finite
+sizes: [1, 1], weights: [1, true] | expected a number
+sizes: [1, 1], weights: [1, 4.5e-13] | 2\*\*-40
+sizes: [1, 1], names: [a, a] | a name twice
+sizes: [1], block: 65537 | block
+sizes: [1], segments: [{at: 5, weights: {'0': 1}}] | expected 0
+sizes: [1], segments: [{at: 0, weights: {'0': 1}}, {at: 5, weights: {'0': 1}}, {at: 5, weights: {'0': 1}}] | once
+sizes: [1], segments: [{at: 0, weights: {'0': 1}}, {at: 0, weights: {'0': 1}}] | once
+sizes: [1], weights: [1], segments: [{at: 0, weights: {'0': 1}}] | once each
+sizes: [1], segments: [{at: 0, weights: {x: 1}}] | unknown dataset 'x'
+sizes: [1], segments: [{at: 0, weights: {'0': 1}}, {at: 1, skip: 0x2000000000000000}, {at: 1, skip: 0x2000000000000000}] | skip
+sizes: [1], max_epochs: [0] | max_epochs
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(("arguments", "message"), cells(ARGUMENTS))
+def test_bad_arguments(arguments, message):
+    given = yaml.safe_load(f"{{{arguments}}}")
+    if "segments" in given:
+        given["segments"] = [Segment(**one) for one in given["segments"]]
     with pytest.raises(ConfigError, match=message):
-        cl.Mixture(**arguments)  # type: ignore[arg-type]
+        cl.Mixture(**given)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"at": 2**63, "weights": {"a": 1}}, r"at: found 9223372036854775808, expected an integer from 0"),
-        ({"at": 0.5, "weights": {"a": 1}}, "at: found 0.5"),
-        ({"at": 5}, r"phases\.5\.weights: found no weights"),
-        ({"at": -1, "skip": 1}, "at: found -1"),
-        ({"at": 0, "skip": -1}, "skip"),
-        ({"at": 2**62, "skip": 1}, "skip"),
-        ({"at": 0, "skip": 1, "weights": {"a": 1}}, "skip"),
-    ],
-)
-def test_bad_segments(arguments: dict[str, Any], message: str) -> None:
+def test_a_weight_beyond_any_float():
+    with raises(ConfigError, "weights.1", "1, below 2**-40 of the total"):
+        cl.Mixture([1, 1], weights=[10**400, 1])
+
+
+SEGMENTS = r"""
+at: 0x8000000000000000, weights: {a: 1} | at: found 9223372036854775808, expected an integer from 0
+at: 0.5, weights: {a: 1} | at: found 0.5
+at: 5 | phases\.5\.weights: found no weights
+at: -1, skip: 1 | at: found -1
+at: 0, skip: -1 | skip
+at: 0x4000000000000000, skip: 1 | skip
+at: 0, skip: 1, weights: {a: 1} | skip
+"""
+
+
+@pytest.mark.parametrize(("arguments", "message"), cells(SEGMENTS))
+def test_bad_segments(arguments, message):
     with pytest.raises(ConfigError, match=message):
-        Segment(**arguments)
+        Segment(**yaml.safe_load(f"{{{arguments}}}"))
 
 
-def test_max_epochs_is_checked_before_training() -> None:
+def test_max_epochs_is_checked_before_training():
     m = cl.Mixture([100, 1000], weights=[1, 1], names=["small", "large"], max_epochs=[2, None])
     m.check_run(400)
     with raises(ConfigError, "datasets.small.max_epochs", "samples that reads 249 of its 100, 2.49 epochs"):
@@ -187,7 +195,7 @@ for sizes in ([1], [7, 1500], [3000, 500, 64, 2000, 40]):
 
 
 @pytest.mark.timeout(300)  # kernels are compiled for it
-def test_kernels_stay_in_their_arrays(bounds_checks: dict[str, str]) -> None:
+def test_kernels_stay_in_their_arrays(bounds_checks):
     """With checks of every index, in a process of its own."""
     checkout = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", INSIDE], env=bounds_checks, cwd=checkout, check=True, timeout=200)

@@ -99,7 +99,7 @@ def test_bad_arguments(build, text):
         build()
 
 
-def test_the_specification_says_which_scheme_is_the_default() -> None:
+def test_the_specification_says_which_scheme_is_the_default():
     page = (Path(__file__).parents[2] / "docs/order.md").read_text("utf-8")
     found = re.findall(r"^ {4}(strided|contiguous): +sample (.+?) {2,}\((.*)\)$", page, re.M)
     assert [scheme for scheme, _, _ in found] == ["strided", "contiguous"]

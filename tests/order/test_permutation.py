@@ -18,7 +18,7 @@ from tests.raises import raises
 ALL_SMALL = [*range(1, 301), *sorted({2**k + d for k in range(1, 21) for d in (-1, 0, 1)} - set(range(301)))]
 
 
-def test_bijective_exhaustively() -> None:
+def test_bijective_exhaustively():
     for n in ALL_SMALL:
         order = cl.Mixture([n], seed=n)
         image = order.sample_many(np.arange(n))[2]
@@ -27,7 +27,7 @@ def test_bijective_exhaustively() -> None:
 
 
 @given(n=st.integers(1, 2**63) | st.integers(1, 3000), seed=st.integers(), data=st.data())
-def test_kernel_equals_the_definition_and_its_inverse(n: int, seed: int, data: st.DataObject) -> None:
+def test_kernel_equals_the_definition_and_its_inverse(n, seed, data):
     i = data.draw(st.integers(0, n - 1))
     order = cl.Mixture([n], seed=seed)
     key = plain.epoch_key(plain.derive_key(seed, "window order", "0"), 0)
@@ -35,11 +35,11 @@ def test_kernel_equals_the_definition_and_its_inverse(n: int, seed: int, data: s
     assert order.index_of_window(*order.sample(i)) == i
 
 
-def test_single_positions_by_many_threads() -> None:
+def test_single_positions_by_many_threads():
     n, found = 10**12, {}
     order = cl.Mixture([n], seed=3)
 
-    def work(first: int) -> None:
+    def work(first):
         for i in range(first, n, n // 500):
             found[i] = order.sample(i)
             assert order.index_of_window(*found[i]) == i
@@ -59,7 +59,7 @@ def test_single_positions_by_many_threads() -> None:
         assert other.sample_many([*found])[2].tolist() == [window for _, _, window in found.values()]
 
 
-def test_arrays_of_any_memory_and_shape() -> None:
+def test_arrays_of_any_memory_and_shape():
     order = cl.Mixture([5000], seed=3)
     expected = order.sample_many(np.arange(5000))[2]
     offset = np.zeros(40_001, np.uint8)[1:].view(np.uint64)
@@ -74,7 +74,7 @@ def test_arrays_of_any_memory_and_shape() -> None:
 
 
 @pytest.mark.parametrize("n", [5, 5000])
-def test_positions_out_of_range_are_refused(n: int) -> None:
+def test_positions_out_of_range_are_refused(n):
     order = cl.Mixture([n])
     for position in (-1, 2**63):
         with pytest.raises(ConfigError, match=f"found {position}"):
@@ -86,9 +86,9 @@ def test_positions_out_of_range_are_refused(n: int) -> None:
         order.sample_many(np.array([0.5]))
 
 
-def test_keys_are_of_integers_and_names() -> None:
+def test_keys_are_of_integers_and_names():
     assert cl.adapters.derive_key(0, np.int64(1)) == cl.adapters.derive_key(0, 1) != cl.adapters.derive_key(0, "1")
     assert cl.adapters.derive_key(-3, "my order", 2**70) == plain.derive_key(-3, "my order", 2**70)
     for part in (1.0, True, None):
         with raises(ConfigError, "derive_key", "the part"):
-            cl.adapters.derive_key(0, part)  # type: ignore[arg-type]
+            cl.adapters.derive_key(0, part)

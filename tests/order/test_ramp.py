@@ -2,23 +2,22 @@
 
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from typing import Any
 
 import pytest
 
 import conceptloader as cl
-from conceptloader.config.phases import STEPS, Phase, Ramp, Shape, planned, share_of_step
+from conceptloader.config.phases import STEPS, Phase, Ramp, planned, share_of_step
 from tests.raises import raises
 
 A, B = {"a": 7, "b": 3}, {"b": 1, "c": 4}
 START = Phase(at=0, weights=A)
 
 
-def steps_of(samples: int, shape: Shape = "linear", *more: Phase) -> list[cl.Segment]:
+def steps_of(samples, shape="linear", *more):
     return list(planned([START, Phase(at=100, weights=B, ramp=Ramp(samples=samples, shape=shape)), *more]))
 
 
-def sine_of_pi(x: Fraction) -> Decimal:
+def sine_of_pi(x):
     pi = Decimal("3.14159265358979323846264338327950288419716939937510582")
     angle = pi * x.numerator / x.denominator
     term = total = angle
@@ -29,7 +28,7 @@ def sine_of_pi(x: Fraction) -> Decimal:
 
 
 @pytest.mark.parametrize("count", range(1, STEPS + 1))
-def test_shares_are_the_means_of_the_ramp_on_every_platform(count: int) -> None:
+def test_shares_are_the_means_of_the_ramp_on_every_platform(count):
     """What a sine of a platform's library may miss is far from the distance to the next rounding."""
     with localcontext() as context:
         context.prec = 50
@@ -41,7 +40,7 @@ def test_shares_are_the_means_of_the_ramp_on_every_platform(count: int) -> None:
             assert share_of_step("linear", k, count) == round(Fraction((2 * k + 1) << 20, 2 * count))
 
 
-def test_these_are_the_segments() -> None:
+def test_these_are_the_segments():
     """Of a release: another one that has others cannot resume a run within a ramp."""
     found = [(step.at, step.weights) for step in steps_of(10**6)]
     assert found[:2] == [(0, A), (100, {"a": 2982616269, "b": 1285081498, "c": 27269530})]
@@ -55,7 +54,7 @@ def test_these_are_the_segments() -> None:
     ]
 
 
-def test_the_next_phase_cuts_it_short_and_the_next_ramp_moves_on_from_there() -> None:
+def test_the_next_phase_cuts_it_short_and_the_next_ramp_moves_on_from_there():
     whole = steps_of(63)
     next_one = cl.Segment(at=150, weights=A)
     assert steps_of(63, "linear", Phase(at=150, weights=A)) == [*whole[:51], next_one]
@@ -66,6 +65,6 @@ def test_the_next_phase_cuts_it_short_and_the_next_ramp_moves_on_from_there() ->
 
 
 @pytest.mark.parametrize("samples", [0, 1.5, True, 1 << 64])
-def test_bad_lengths(samples: Any) -> None:
+def test_bad_lengths(samples):
     with raises(cl.errors.ConfigError, "samples"):
         Ramp(samples=samples)

@@ -8,12 +8,7 @@ from hypothesis import strategies as st
 
 from conceptloader.config.phases import Phase, Ramp, Skip, planned, with_skips
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.order.progress.resume import (
-    compare,
-    reread_shares,
-    resume,
-    splice,
-)
+from conceptloader.order.progress.resume import compare, reread_shares, resume, splice
 from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.order.segments import Segment
 from tests.raises import raises

@@ -82,10 +82,7 @@ def test_decreasing_for_divisibility_equals_megatrons():
         (lambda: BatchSchedule.ramp_up(8, 8, 0, 16), "ramp-up: samples: found 0"),
         (lambda: BatchSchedule.constant(4).rounded_down(8), "at least"),
         (lambda: BatchSchedule.constant(8).at(3, 24).range_of(2), "step 2: found a step before .* expected step 3"),
-        (
-            lambda: BatchSchedule.constant(8).at(3, 24).step_of(23),
-            "sample 23: .* expected sample 24",
-        ),
+        (lambda: BatchSchedule.constant(8).at(3, 24).step_of(23), "sample 23: .* expected sample 24"),
         (lambda: BatchSchedule.constant(8).at(3, 24).steps_of(np.array([99, 23], np.uint64)), "sample 23"),
         (lambda: BatchSchedule([[0, 8, 9]]), "expected"),
         (lambda: BatchSchedule(8), "expected"),

@@ -5,12 +5,13 @@ from functools import reduce
 from operator import getitem
 
 import pytest
+import yaml
 
 from conceptloader.config.phases import Phase, Ramp, planned
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.spec import VERSIONS, Member, OrderSpec
 from conceptloader.order.segments import Segment
-from tests.raises import raises
+from tests.raises import cells, raises
 
 PHASES = [Segment(at=0, weights={"web": 0.7, "code": 0.3}), Segment(at=189, weights={"web": 1, "code": 1})]
 SKIP = Segment(at=90, skip=11)
@@ -103,35 +104,37 @@ def test_a_ramp_is_saved_as_segments():
         OrderSpec.from_dict({**spec().to_dict(), "order_version": 2})
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda d: d.update(spec_version="1"),
-        lambda d: d.update(members=[]),
-        lambda d: d.update(unknown=1),
-        lambda d: d["members"]["web"].update(token_range=[1]),
-        lambda d: d["members"]["web"].update(token_range=[0, "1"]),
-        lambda d: d["members"]["web"].update(stream_fingerprint=5),
-        lambda d: d["members"]["web"].update(more=1),
-        lambda d: d["members"]["web"].update(packing={"bins": 8}),
-        lambda d: d["members"]["web"].update(packing={"bins": 8, "overflow": "split", "version": 1}),
-        lambda d: d["members"]["web"].update(packing={"bins": 8, "overflow": "grow"}),
-        lambda d: d["members"].update({"": d["members"]["web"]}),
-        lambda d: d["segments"][0].update(end=5),
-        lambda d: d["segments"][0].update(weights={"web": True}),
-        lambda d: d["segments"][1].update(skip=True),
-        lambda d: d.update(exclude={"web": [[1]]}),
-        lambda d: d.update(forgotten=5),
-        lambda d: d.update(quarantine={"web": 5}),
-        lambda d: d["segments"][0].update(weights={"web": "1"}),
-        lambda d: d.update(block={}),
-        lambda d: d.update(seed="1"),
-        lambda d: d.update(quarantine=5),
-    ],
-)
-def test_damaged_specs_are_refused(damage):
+DAMAGE = """
+spec_version | '1'
+members | []
+unknown | 1
+members.web.token_range | [1]
+members.web.token_range | [0, '1']
+members.web.stream_fingerprint | 5
+members.web.more | 1
+members.web.packing | {bins: 8}
+members.web.packing | {bins: 8, overflow: split, version: 1}
+members.web.packing | {bins: 8, overflow: grow}
+members. | web
+segments.0.end | 5
+segments.0.weights | {web: true}
+segments.1.skip | true
+exclude | {web: [[1]]}
+forgotten | 5
+quarantine | {web: 5}
+segments.0.weights | {web: '1'}
+block | {}
+seed | '1'
+quarantine | 5
+"""
+
+
+@pytest.mark.parametrize(("path", "value"), cells(DAMAGE))
+def test_damaged_specs_are_refused(path, value):
     data = spec().to_dict()
-    damage(data)
+    *above, name = path.split(".")
+    place = reduce(getitem, (int(key) if key.isdigit() else key for key in above), data)
+    place[name] = data["members"]["web"] if value == "web" else yaml.safe_load(value)
     with pytest.raises(ResumeError, match="saved order spec: "):
         OrderSpec.from_dict(data)
 

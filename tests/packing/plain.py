@@ -1,9 +1,6 @@
 """Packing without kernels: by docs/packing.md, slowly."""
 
-from collections.abc import Iterable, Iterator
 from typing import NamedTuple
-
-from conceptloader.config.packing import Packing, Packs
 
 
 class Piece(NamedTuple):
@@ -26,7 +23,7 @@ class Part(NamedTuple):
     document: int
 
 
-def pieces_of(documents: Iterable[tuple[int, int, int]], first: int, last: int, packing: Packing) -> Iterator[Piece]:
+def pieces_of(documents, first, last, packing):
     """What begins in tokens [first, last), of documents (number, start, end): pieces of seq_len tokens, and rests."""
     size = packing.seq_len
     for number, start, end in documents:
@@ -36,16 +33,16 @@ def pieces_of(documents: Iterable[tuple[int, int, int]], first: int, last: int, 
                 yield Piece(at, min(size, end - at), end, number)
 
 
-def pack(pieces: Iterable[Piece], bins: int, packing: Packing) -> list[Part] | None:
+def pack(pieces, bins, packing):
     """Best fit, the longest piece first; what fits nowhere whole comes last, into any room that is left.
 
     The parts of a pack follow each other in the order in which they are returned. None where a piece is refused.
     """
     room = [packing.seq_len] * bins
-    found: list[Part] = []
-    left: list[Piece] = []
+    found = []
+    left = []
 
-    def put(b: int, piece: Piece, start: int, tokens: int) -> None:
+    def put(b, piece, start, tokens):
         found.append(Part(b, packing.seq_len - room[b], start, tokens, piece.end, piece.document))
         room[b] -= tokens
 
@@ -67,7 +64,7 @@ def pack(pieces: Iterable[Piece], bins: int, packing: Packing) -> list[Part] | N
     return found
 
 
-def parts_of(packs: Packs, number: int) -> list[Part]:
+def parts_of(packs, number):
     """What a pack of a dataset holds, in order; of one without shards that are never read."""
     packing, (block, b) = packs.packing, divmod(number, packs.packing.bins)
     first = packs.start + block * packing.block_tokens

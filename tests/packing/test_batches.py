@@ -19,14 +19,13 @@ from tests.packing.plain import parts_of
 from tests.raises import raises
 
 
-def test_more_pieces_than_there_is_room_for(tmp_path: Path) -> None:
+def test_more_pieces_than_there_is_room_for(tmp_path):
     raw = [RawDocument(id=str(k), tokens=[k % 900 + 1]) for k in range(20000)]
     view = make_view(Path(write_dataset(tmp_path / "d", raw)), 256, 64)
     layout = decide_layout([view], 256, Outputs(cu_seqlens=True))
     packs = 0, 63, 64, view.count - 1
     batch = read(BatchReader(None, [view], layout), *packs)
     assert batch["max_seqlen"] == 256  # the padding of the last one
-    assert view.packs is not None
     for row, pack in zip(batch["input_ids"].tolist(), packs, strict=True):
         tokens = [part.document % 900 + 1 for part in parts_of(view.packs, pack)]
         assert row == tokens + [0] * (256 - len(tokens))
@@ -43,14 +42,14 @@ def test_more_pieces_than_there_is_room_for(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_refused_is_said(tmp_path: Path, sizes: list[int], bins: int, found: str) -> None:
+def test_what_is_refused_is_said(tmp_path, sizes, bins, found):
     path = write_dataset(tmp_path / "d", [RawDocument(id=str(k), tokens=[1] * n) for k, n in enumerate(sizes)])
     view = make_view(Path(path), 8, bins, "error")
     with pytest.raises(ConfigError, match=rf"^sample 0: {re.escape(path)}: packing: found {found}"):
         read(BatchReader(None, [view], decide_layout([view], 8, Outputs())), 0)
 
 
-def test_no_document_table(tmp_path: Path) -> None:
+def test_no_document_table(tmp_path):
     tokens = np.arange(1000, dtype="<u2")
     tokens.tofile(tmp_path / "tokens.bin")
     flat = str(tmp_path / "tokens.bin")

@@ -20,12 +20,12 @@ from tests.raises import raises
 GOLDEN = json.loads(Path(__file__).with_name("golden_v1.json").read_text())
 
 
-def documents_of(lengths: list[int]) -> list[tuple[int, int, int]]:
+def documents_of(lengths):
     starts = [0, *accumulate(lengths)]
     return [(k, start, end) for k, (start, end) in enumerate(pairwise(starts)) if start < end]
 
 
-def blocks_of(lengths: list[int], packing: Packing) -> list[tuple[int, list[Piece]]]:
+def blocks_of(lengths, packing):
     """(packs, pieces) of every block."""
     tokens, documents = sum(lengths), documents_of(lengths)
     packs, found = packing.packs(tokens), []
@@ -38,7 +38,7 @@ def blocks_of(lengths: list[int], packing: Packing) -> list[tuple[int, list[Piec
     return found
 
 
-def compiled(pieces: list[Piece], bins: int, packing: Packing) -> list[Part]:
+def compiled(pieces, bins, packing):
     room = make_room(len(pieces), packing.seq_len, packing.bins)
     for k, piece in enumerate(pieces):
         room.pieces[k] = (-1, -1, *piece)
@@ -50,7 +50,7 @@ SIZES = st.integers(1, 40)
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[int, int, list[int]]:
+def cases(draw):
     """Lengths around what is special: 0, 1, half of S and one more, S, S + 1, many S."""
     size, bins = draw(SIZES), draw(st.integers(2, 9))
     special = [0, 1, size // 2, size // 2 + 1, size - 1, size, size + 1, 2 * size - 1, 100 * size]
@@ -64,7 +64,7 @@ def cases(draw: st.DrawFn) -> tuple[int, int, list[int]]:
 @example((10, 3, [6] * 50))
 @example((1, 2, [0, 1, 2, 100, 1]))
 @example((8, 64, [1] * 1000))
-def test_each_token_once_in_order_and_no_pack_too_full(case: tuple[int, int, list[int]]) -> None:
+def test_each_token_once_in_order_and_no_pack_too_full(case):
     size, bins, lengths = case
     packing = Packing(seq_len=size, bins=bins)
     seen = np.zeros(sum(lengths), np.int64)
@@ -89,14 +89,14 @@ def test_each_token_once_in_order_and_no_pack_too_full(case: tuple[int, int, lis
     assert (seen == 1).all()
 
 
-def test_what_cannot_be_packed_is_said() -> None:
+def test_what_cannot_be_packed_is_said():
     with raises(ConfigError, "packing.bins", "1", "2 or more"):
         Packing(seq_len=8, bins=1)
     with raises(ConfigError, "packing.bins", "64 with seq_len 4194304, blocks of 264241152 tokens"):
         Packing(seq_len=1 << 22, bins=64)
 
 
-def drawn(name: str, size: int, count: int) -> list[int]:
+def drawn(name, size, count):
     """Lengths from a generator that any language has: a multiplicative congruence."""
     state, found = 12345, []
     for _ in range(count):
@@ -107,7 +107,7 @@ def drawn(name: str, size: int, count: int) -> list[int]:
     return found
 
 
-def digest(lengths: list[int], packing: Packing) -> str:
+def digest(lengths, packing):
     found = hashlib.sha256()
     for count, pieces in blocks_of(lengths, packing):
         found.update(np.array(pack(pieces, count, packing), "<i8").tobytes())
@@ -115,13 +115,13 @@ def digest(lengths: list[int], packing: Packing) -> str:
 
 
 @pytest.mark.parametrize("case", GOLDEN["digests"])
-def test_golden_digests(case: str) -> None:
+def test_golden_digests(case):
     lengths, overflow = case.split(", ")
     packing = Packing(seq_len=128, bins=16, overflow=overflow)
     assert digest(drawn(lengths, 128, 300), packing) == GOLDEN["digests"][case]
 
 
-def test_golden_parts() -> None:
+def test_golden_parts():
     packing = Packing(seq_len=8, bins=4)
     found = [pack(pieces, count, packing) for count, pieces in blocks_of(GOLDEN["lengths"], packing)]
     assert [[list(part) for part in parts] for parts in found] == GOLDEN["parts"]

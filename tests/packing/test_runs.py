@@ -1,8 +1,5 @@
 """Runs over packs: everything that holds of windows holds of them."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import yaml
 
@@ -22,7 +19,7 @@ SIZE = 32
 
 
 @pytest.fixture(scope="module")
-def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def content(tmp_path_factory):
     """Two datasets, a stream of two shards of which a split is read, and one of documents; two phases and a skip."""
     folder = tmp_path_factory.mktemp("packs")
     web = write_dataset(folder / "web", random_documents(150, seed=1, mean_length=25, prefix="web"), shards=2)
@@ -39,7 +36,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
 
 
-def rows(loader: Any, micro_batches: int) -> list[tuple[int, ...]]:
+def rows(loader, micro_batches):
     found = []
     for _, batch in zip(range(micro_batches), loader, strict=False):
         columns = (batch[name].tolist() for name in ("sample_index", "dataset_id", "input_ids", "document_ids"))
@@ -47,7 +44,7 @@ def rows(loader: Any, micro_batches: int) -> list[tuple[int, ...]]:
     return found
 
 
-def test_another_packing_is_another_order(content: dict[str, Any]) -> None:
+def test_another_packing_is_another_order(content):
     loader = make_dataloader(content, micro_batch_size=4)
     rows(loader, 2)
     state = loader.state_dict()
@@ -61,7 +58,7 @@ def test_another_packing_is_another_order(content: dict[str, Any]) -> None:
         make_dataloader(windows, micro_batch_size=4).load_state_dict(state)
 
 
-def _saved(**more: Any) -> dict[str, Any]:
+def _saved(**more):
     windows = {"dataset": "web", "seq_len": 32, "windows": 40, "stream_fingerprint": "5" * 32, "token_range": [0, 1281]}
     member = {**windows, "packing": None, "tracks_fingerprint": "", **more.pop("member", {})}
     phases = [{"start": 0, "weights": {"web": 1}}, {"start": 9, "weights": {"web": 1}}]
@@ -73,13 +70,10 @@ def _saved(**more: Any) -> dict[str, Any]:
 
 
 _PACKED = {"packing": {"bins": 8, "overflow": "split"}}
-_SAVED = {
-    "48c03f29197d72dddeb63a7be3ce7e98": _saved(),
-    "78ca38f1f533456be48002d979bf8797": _saved(member=_PACKED),
-}
+_SAVED = {"48c03f29197d72dddeb63a7be3ce7e98": _saved(), "78ca38f1f533456be48002d979bf8797": _saved(member=_PACKED)}
 
 
-def test_specs_of_packs(content: dict[str, Any]) -> None:
+def test_specs_of_packs(content):
     packed = open_blend(content).spec
     assert packed.to_dict()["members"]["web"]["packing"] == {"bins": 8, "overflow": "split"}
     assert OrderSpec.from_dict(packed.to_dict()) == packed
@@ -98,7 +92,7 @@ def test_specs_of_packs(content: dict[str, Any]) -> None:
         assert OrderSpec.from_dict(saved).hash == fingerprint(hashed) == expected
 
 
-def test_bad_packing_is_said_with_its_key(content: dict[str, Any]) -> None:
+def test_bad_packing_is_said_with_its_key(content):
     for packing, said in [
         ({"bins": 1}, r"packing\.bins: found 1, expected an integer from 2"),
         ({"bins": 5000}, r"packing\.bins: found 5000, expected an integer from 2 to 4096"),
@@ -115,7 +109,7 @@ def test_bad_packing_is_said_with_its_key(content: dict[str, Any]) -> None:
         open_blend({key: value for key, value in content.items() if key != "seq_len"})
 
 
-def test_doctor_counts_the_packs_that_a_whole_shard_empties(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_counts_the_packs_that_a_whole_shard_empties(tmp_path, capsys):
     """Those of documents beside the shard too: its table of documents, which says where they lie, is not opened."""
     web = write_dataset(tmp_path / "web", random_documents(150, seed=1, mean_length=25, prefix="web"), shards=3)
     dataset = cl.open_dataset(web)
@@ -140,9 +134,7 @@ def test_doctor_counts_the_packs_that_a_whole_shard_empties(tmp_path: Path, caps
     assert f", and {len(closed)} of {packs} packs are empty" in capsys.readouterr().out.partition(text)[2]
 
 
-def test_samples_in_which_nothing_is_learnt_are_counted(
-    content: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_samples_in_which_nothing_is_learnt_are_counted(content, caplog):
     chat = content["datasets"]["chat"]
     tokens = cl.open_dataset(chat["path"]).num_tokens
     one = {**content, "phases": [], "skip": [], "datasets": {"chat": chat}, "order": "sequential"}

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 from tests.dying import die_with_parent
 
 
-def record(step: int, samples: Iterable[Any], kind: str = "train") -> None:
+def record(step, samples, kind="train"):
     """To be called where a step, counted from 0, trains on samples. Here comes the SIGKILL."""
     folder, number, rank = Path(os.environ["RECORD"]), os.environ["NUMBER"], os.environ["RANK"]
     line = json.dumps({"step": step, "kind": kind, "samples": [int(sample) for sample in samples]}) + "\n"
@@ -31,7 +30,7 @@ def record(step: int, samples: Iterable[Any], kind: str = "train") -> None:
         die_at(step)
 
 
-def die_at(step: int) -> None:
+def die_at(step):
     """At the step of $KILL, RANK:STEP or all:STEP: SIGKILL to one rank now, or to all once all are here."""
     victim, _, at = os.environ.get("KILL", "").partition(":")
     if victim == os.environ["RANK"] and step >= int(at):
@@ -70,25 +69,25 @@ class Launch:
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def path(self) -> Path:
+    def path(self):
         return Path(self.out)
 
     @property
-    def first(self) -> int:
+    def first(self):
         """The step at which a resumed launch begins: where the one before it has saved."""
         return self.save_at - 2 if self.resume else 0
 
     @property
-    def batch(self) -> int:
+    def batch(self):
         """Samples of a step."""
         return self.micro * self.ranks * self.accumulate
 
-    def of_rank(self) -> "Launch":
+    def of_rank(self):
         """As this rank has it."""
         differs = os.environ["RANK"] == "1" and self.other is not None
         return Launch(**{**vars(self), "config": str(Path(self.config).parent / str(self.other))}) if differs else self
 
-    def record(self, step: int, samples: Any, kind: str = "train") -> None:
+    def record(self, step, samples, kind="train"):
         record(step, samples, kind)
 
 
@@ -100,7 +99,7 @@ class Ended:
     output: str
 
     @property
-    def code(self) -> int:
+    def code(self):
         """0, or that of a rank that failed."""
         return next(filter(None, self.codes), 0)
 
@@ -108,31 +107,29 @@ class Ended:
 class Server:
     """A process that has imported a module, and forks ranks."""
 
-    def __init__(self, module: str, env: Mapping[str, str]) -> None:
+    def __init__(self, module, env):
         command = [sys.executable, str(Path(__file__).with_name("server.py")), module]
         environment = {**os.environ, **env, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         self.process = subprocess.Popen(
             command, env=environment, stdin=-1, stdout=-1, text=True, preexec_fn=die_with_parent
         )
 
-    def run(self, job: dict[str, Any]) -> list[int]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
+    def run(self, job):
         self.process.stdin.write(json.dumps(job) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         assert answer, "the server has ended; see above"
         return list(json.loads(answer))
 
-    def end(self) -> None:
+    def end(self):
         self.process.kill()
         self.process.communicate()
 
 
-_servers: dict[tuple[Any, ...], Server] = {}
+_servers = {}
 
 
-def end_servers(keep: int = 0) -> None:
+def end_servers(keep=0):
     """All but the newest."""
     while len(_servers) > keep:
         _servers.pop(next(iter(_servers))).end()
@@ -142,27 +139,16 @@ atexit.register(end_servers)
 
 
 def launch(
-    module: str,
-    argument: Launch | Sequence[str],
-    folder: Path,
-    *,
-    function: str = "main",
-    ranks: int = 1,
-    number: int = 0,
-    kill: str = "",
-    kill_after: float | None = None,
-    env: Mapping[str, str] = {},
-    path: Sequence[str] = (),
-    server_env: Mapping[str, str] = {},
-    nodes: Sequence[Mapping[str, str]] = ({},),
-    timeout: float = 300,
-) -> Ended:
+    module, argument, folder, *, function="main", ranks=1, number=0, kill="", kill_after=None, env=None, path=(),
+    server_env=None, nodes=({},), timeout=300,
+):  # fmt: skip
     """Call `function` of `module` in `ranks` processes, in `folder`, where it records.
 
     kill: RANK:STEP or all:STEP, see `die_at`. kill_after: seconds after which all are killed. path: comes first on
     sys.path. server_env: of the process that imports the module. nodes: the environment of each, which has an equal
     share of the ranks.
     """
+    server_env = server_env or {}
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"log.{number}.txt"
     log.write_text("")
@@ -176,7 +162,7 @@ def launch(
     job = {
         "function": function, "argument": asdict(argument) if isinstance(argument, Launch) else [*argument],
         "folder": str(folder), "log": str(log), "ranks": ranks, "number": number, "kill_after": kill_after,
-        "env": {**os.environ, **own, **server_env, **env, "CUDA_VISIBLE_DEVICES": ""}, "path": [*path],
+        "env": {**os.environ, **own, **server_env, **(env or {}), "CUDA_VISIBLE_DEVICES": ""}, "path": [*path],
         "nodes": [*map(dict, nodes)], "timeout": timeout,
     }  # fmt: skip
     try:
@@ -187,9 +173,9 @@ def launch(
     return Ended(codes, log.read_text(errors="replace"))
 
 
-def seen(folder: Path, number: int, kind: str = "train") -> dict[int, Counter[int]]:
+def seen(folder, number, kind="train"):
     """Step -> samples that the ranks of a launch have trained on."""
-    found: dict[int, Counter[int]] = {}
+    found = {}
     for path in folder.glob(f"record.{number}.*.jsonl"):
         for line in map(json.loads, path.read_text().splitlines()):
             if line["kind"] == kind:
@@ -197,9 +183,9 @@ def seen(folder: Path, number: int, kind: str = "train") -> dict[int, Counter[in
     return found
 
 
-def judge(folder: Path, launches: int, steps: int, batch: int) -> tuple[int, int]:
+def judge(folder, launches, steps, batch):
     """(skipped, repeated) samples of the run as it counts: a step is what the last launch that made it has seen."""
-    made: dict[int, Counter[int]] = {}
+    made = {}
     for number in range(launches):
         trained = seen(folder, number)
         assert trained, f"launch {number} trained nothing"

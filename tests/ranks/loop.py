@@ -2,9 +2,6 @@
 
 import json
 import os
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch.distributed as dist
@@ -12,23 +9,23 @@ import xxhash
 
 import conceptloader as cl
 from conceptloader.order.schedule import BatchSchedule
-from tests.ranks.launch import Launch, die_at
+from tests.ranks.launch import die_at
 
 STATE = "state.json"
 
 
-def read_state(directory: Path) -> dict[str, Any]:
+def read_state(directory):
     path = directory / STATE
     return json.loads(path.read_text()) if path.exists() else {"step": 0}
 
 
-def digests(batch: Mapping[str, Any]) -> list[str]:
+def digests(batch):
     """Of all that a sample is trained on."""
     arrays = [np.asarray(batch[name]).astype("<f8") for name in ("dataset_id", "input_ids", "labels", "loss_mask")]
     return [xxhash.xxh3_64_hexdigest(b"".join(row.tobytes() for row in rows)) for rows in zip(*arrays, strict=True)]
 
 
-def train(launch: Launch) -> None:
+def train(launch):
     """Of options["batch"] samples a step, with changes of it (see BatchSchedule), up to `steps` or for ever."""
     dist.init_process_group("gloo")
     dp_rank, dp_size = dist.get_rank(), dist.get_world_size()

@@ -4,8 +4,6 @@ import os
 import runpy
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 import torch._dynamo  # which optimizers import; here, once for all launches
@@ -18,22 +16,22 @@ from tests.ranks.launch import record
 __all__ = ["loop", "main"]  # one server imports torch for both
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv):
     """argv: of the script. $DIES_SAVING=n: SIGKILL when half of its nth checkpoint is written."""
     batches, save, left = Loader.__iter__, torch.save, int(os.environ.get("DIES_SAVING", "0"))
-    trained: list[tuple[Loader, list[int]]] = []
+    trained = []
 
-    def noting(self: Loader) -> Iterator[Any]:
+    def noting(self):
         for batch in batches(self):
             trained.append((self, batch["sample_index"].tolist()))
             yield batch
 
-    def stepped(*_: Any) -> None:
+    def stepped(*_):
         loader = trained[-1][0]
         record((loader.steps or 0) - 1, [sample for _, samples in trained for sample in samples])
         trained.clear()
 
-    def save_and_die(state: Any, path: str) -> None:
+    def save_and_die(state, path):
         nonlocal left
         save(state, path)
         left -= 1
@@ -41,7 +39,7 @@ def main(argv: Sequence[str]) -> None:
             os.truncate(path, os.path.getsize(path) // 2)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    Loader.__iter__, torch.save = noting, save_and_die  # type: ignore[method-assign, assignment]
+    Loader.__iter__, torch.save = noting, save_and_die
     register_optimizer_step_post_hook(stepped)
     sys.argv, sys.path[0] = [*argv], os.path.dirname(argv[0])
     runpy.run_path(argv[0], run_name="__main__")

@@ -19,19 +19,18 @@ import types
 from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def free_port() -> int:
+def free_port():
     """A TCP port that nobody listens on."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         return int(server.getsockname()[1])
 
 
-def run_rank(module: Any, job: dict[str, Any], rank: int) -> int:
+def run_rank(module, job, rank):
     """In the forked process. Returns its exit code."""
     from tests.dying import die_with_parent
     from tests.ranks.launch import Launch
@@ -66,12 +65,12 @@ def run_rank(module: Any, job: dict[str, Any], rank: int) -> int:
     return code
 
 
-def run(module: Any, job: dict[str, Any]) -> list[int]:
+def run(module, job):
     """The exit code of each rank. A rank that fails ends the others, as torchrun would."""
     world = {"WORLD_SIZE": job["ranks"], "LOCAL_WORLD_SIZE": job["ranks"], "MASTER_PORT": free_port()}
     fixed = {"MASTER_ADDR": "127.0.0.1", "GROUP_RANK": "0", "NODE_RANK": "0", "GLOO_SOCKET_IFNAME": "lo"}
     job["env"] |= {**fixed, **{name: str(value) for name, value in world.items()}}
-    alive, codes = dict[int, int](), [0] * job["ranks"]
+    alive, codes = {}, [0] * job["ranks"]
     for rank in range(job["ranks"]):
         pid = os.fork()
         if not pid:
@@ -106,7 +105,7 @@ def run(module: Any, job: dict[str, Any]) -> list[int]:
     return codes
 
 
-def main() -> None:
+def main():
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what is printed is no answer
     sys.path[0] = str(ROOT)

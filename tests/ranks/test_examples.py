@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,13 +13,13 @@ from conceptloader.cli import main
 from conceptloader.order.progress.runlog import FILE_NAME
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import open_run
-from tests.ranks.launch import Ended, judge, launch, seen
+from tests.ranks.launch import judge, launch, seen
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 EXAMPLES = Path(__file__).parents[2] / "examples/pytorch"
 
 
-def train(folder: Path, number: int, ranks: int, script: str, *arguments: str, **options: Any) -> Ended:
+def train(folder, number, ranks, script, *arguments, **options):
     """A launch that succeeds, unless it is to be killed."""
     ended = launch(
         "tests.ranks.scripts", [str(EXAMPLES / script), *arguments], folder, ranks=ranks, number=number, **options
@@ -29,14 +28,14 @@ def train(folder: Path, number: int, ranks: int, script: str, *arguments: str, *
     return ended
 
 
-def write(folder: Path, config: dict[str, Any], name: str = "run.yaml") -> Path:
+def write(folder, config, name="run.yaml"):
     folder.mkdir(exist_ok=True)
     outputs = {**config.get("outputs", {}), "sample_index": True}
     (folder / name).write_text(yaml.safe_dump({**config, "outputs": outputs}))
     return folder
 
 
-def test_the_example_killed_while_it_saves(tmp_path: Path) -> None:
+def test_the_example_killed_while_it_saves(tmp_path):
     """On two ranks in its second checkpoint, on one in the next; the first checkpoint stays."""
     spans = [{"start": 2, "end": 5, "concepts": ["animal"]}]
     records = [json.dumps({"id": f"d{i}", "text": "A cat sat. " * (5 + i % 7), "spans": spans}) for i in range(100)]
@@ -58,7 +57,7 @@ def test_the_example_killed_while_it_saves(tmp_path: Path) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=0)  # weights and moments
 
 
-def test_fine_tuning(tmp_path: Path) -> None:
+def test_fine_tuning(tmp_path):
     """The data of docs/packing.md, a bit more of them. Resumed on another number of ranks, the losses are the same."""
     with open(tmp_path / "chats.jsonl", "w") as file:
         for k in range(300):
@@ -69,11 +68,11 @@ def test_fine_tuning(tmp_path: Path) -> None:
                                          "{% if add_generation_prompt %}[assistant]{% endif %}")  # fmt: skip
     chat = ["--chat", "--chat-template", str(tmp_path / "chat.jinja"), "--tokenizer", "bytes"]
     assert main(["build", str(tmp_path / "chats.jsonl"), "--out", str(tmp_path / "chats"), *chat, "--quiet"]) == 0
-    config: dict[str, Any] = {"seq_len": 256, "packing": {"bins": 8}, "outputs": {"cu_seqlens": True}}
+    config = {"seq_len": 256, "packing": {"bins": 8}, "outputs": {"cu_seqlens": True}}
     config["datasets"] = {"chats": {"path": str(tmp_path / "chats")}}
     whole, broken = (write(tmp_path / name, config, "sft.yaml") for name in ("whole", "broken"))
 
-    def steps(output: str) -> dict[int, tuple[float, int]]:
+    def steps(output):
         """Loss and tokens of each step."""
         words = [line.split() for line in output.splitlines() if line.startswith("step ")]
         return {int(step): (float(loss), int(tokens)) for _, step, _, loss, _, tokens in words}
@@ -89,9 +88,9 @@ def test_fine_tuning(tmp_path: Path) -> None:
         assert loss == pytest.approx(expected[step][0], rel=2e-3)
 
 
-def test_weights_by_loss(tmp_path: Path) -> None:
+def test_weights_by_loss(tmp_path):
     """Killed behind weights that it has set after a checkpoint: it sets the same ones again, and the log knows it."""
-    steps, datasets = 40, dict[str, Any]()
+    steps, datasets = 40, {}
     for k, (name, size) in enumerate({"easy": 3, "hard": 1000, "middle": 50}.items()):
         documents = random_documents(150, seed=k, prefix=name, vocab_size=size)
         datasets[name] = {"path": write_dataset(tmp_path / name, documents), "weight": 1}
@@ -117,9 +116,9 @@ def test_weights_by_loss(tmp_path: Path) -> None:
     assert late.count(1) > early.count(1), "the hard dataset is not drawn more often"
 
 
-def trained(folder: Path) -> dict[int, int]:
+def trained(folder):
     """Sample -> dataset, of both ranks; a step that was done again counts as it was done last."""
-    found: dict[int, int] = {}
+    found = {}
     for path in folder.glob("trained.*.jsonl"):
         for _, samples, datasets in map(json.loads, path.read_text().splitlines()):
             found.update(zip(samples, datasets, strict=True))

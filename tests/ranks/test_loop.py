@@ -5,7 +5,7 @@ import math
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -14,9 +14,8 @@ import yaml
 import conceptloader as cl
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import locate_documents, open_run
-from tests.conftest import Tally
 from tests.corpora.blended import tokens_of
-from tests.ranks.launch import Ended, Launch, launch
+from tests.ranks.launch import Launch, launch
 from tests.ranks.loop import digests, read_state
 from tests.scale import scaled
 
@@ -42,14 +41,14 @@ CHAIN = [Start(2, 6, "all:4"), Start(3, 2, "2:13"), Start(1, 4)]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     for k, name in enumerate(("books", "code")):
         write_dataset(folder / name, random_documents(60, seed=k, prefix=name), shards=3, encoding="spans")
     return folder
 
 
-def configuration(data: Path, seed: int, rng: np.random.Generator) -> dict[str, Any]:
+def configuration(data, seed, rng):
     """Two phases, the first one of books alone, and samples that are skipped; odd seeds have `loader.balance`."""
     reading = {"prefetch_batches": int(rng.integers(0, 6)), "num_threads": int(rng.integers(1, 4))}
     return {
@@ -64,13 +63,13 @@ def configuration(data: Path, seed: int, rng: np.random.Generator) -> dict[str, 
     }
 
 
-def write(directory: Path, config: dict[str, Any]) -> Path:
+def write(directory, config):
     directory.mkdir(exist_ok=True)
     (directory / "run.yaml").write_text(yaml.safe_dump(config))
     return directory
 
 
-def train(directory: Path, number: int, start: Start, stop: int, save: int, **options: Any) -> Ended:
+def train(directory, number, start, stop, save, **options):
     """A launch up to a step, -1: for ever."""
     one = Launch(
         config=str(directory / "run.yaml"), out=str(directory), number=number, ranks=start.ranks, micro=start.micro,
@@ -82,7 +81,7 @@ def train(directory: Path, number: int, start: Start, stop: int, save: int, **op
     )  # fmt: skip
 
 
-def test_a_run_that_is_killed_and_resumed_trains_the_plan(tmp_path: Path, data: Path) -> None:
+def test_a_run_that_is_killed_and_resumed_trains_the_plan(tmp_path, data):
     directory = write(tmp_path / "run", configuration(data, 0, np.random.default_rng(0)))
     for number, start in enumerate(CHAIN):
         ended = train(directory, number, start, 30, 3)
@@ -102,7 +101,7 @@ def test_a_run_that_is_killed_and_resumed_trains_the_plan(tmp_path: Path, data: 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(RUNS))
-def test_killed_at_random_moments(tmp_path: Path, data: Path, seed: int, tally: Tally) -> None:
+def test_killed_at_random_moments(tmp_path, data, seed, tally):
     """Resumed with another number of processes each time."""
     rng = np.random.default_rng(seed)
     directory = write(tmp_path / "run", configuration(data, seed, rng))
@@ -118,12 +117,12 @@ def test_killed_at_random_moments(tmp_path: Path, data: Path, seed: int, tally: 
     tally("trainings killed", {"runs": 1, "kills": kills, "processes": processes, "samples": samples})
 
 
-def random_start(rng: np.random.Generator) -> Start:
+def random_start(rng):
     ranks = int(rng.choice(GROUPS))
     return Start(ranks, int(rng.choice([m for m in (1, 2, 3) if BATCH % (m * ranks) == 0])))
 
 
-def recorded(directory: Path) -> list[tuple[int, list[dict[str, Any]]]]:
+def recorded(directory):
     """(the step that it began with, what its ranks recorded) of each launch; no line that a kill cut off."""
     found = []
     for number, start in enumerate(cl.adapters.RunLog(directory).starts):
@@ -132,19 +131,19 @@ def recorded(directory: Path) -> list[tuple[int, list[dict[str, Any]]]]:
     return found
 
 
-def final(directory: Path) -> list[dict[str, Any]]:
+def final(directory):
     """What counts of it: of steps that no later launch made again."""
     launches = recorded(directory)
     stops = [min((step for step, _ in launches[k:]), default=math.inf) for k in range(1, len(launches) + 1)]
     return [line for (_, lines), stop in zip(launches, stops, strict=True) for line in lines if line["step"] < stop]
 
 
-def check(directory: Path, stop: int) -> int:
+def check(directory, stop):
     """Every sample of the steps [0, stop) was trained once in the run as it ended; returns how many."""
     # The plan, from the configuration and the data alone.
     blend = cl.open_blend(cl.load_config(directory / "run.yaml"))
 
-    def planned(sample: int) -> str:
+    def planned(sample):
         tokens = np.array(tokens_of(blend, sample))[None]
         batch = {"input_ids": tokens[:, :-1], "labels": tokens[:, 1:], "loss_mask": np.ones((1, tokens.shape[1] - 1))}
         return digests({"dataset_id": [blend.order.sample(sample)[0]], **batch})[0]
@@ -159,7 +158,7 @@ def check(directory: Path, stop: int) -> int:
     return len(trained)
 
 
-def test_a_sample_of_another_position_is_noticed(tmp_path: Path, data: Path) -> None:
+def test_a_sample_of_another_position_is_noticed(tmp_path, data):
     """The check above can fail: the run is recorded with one seed and compared with another."""
     config = configuration(data, 0, np.random.default_rng(0))
     directory = write(tmp_path / "run", config)
@@ -171,7 +170,7 @@ def test_a_sample_of_another_position_is_noticed(tmp_path: Path, data: Path) -> 
 
 
 @pytest.mark.timeout(30)
-def test_helpers_end_with_their_rank(tmp_path: Path) -> None:
+def test_helpers_end_with_their_rank(tmp_path):
     """Those of Megatron's checkpoints would keep 270 MB each until the machine is restarted."""
     script = "sleep 600 & echo $! > helper"
     assert launch("subprocess", ["sh", "-c", script], tmp_path, function="call").code == 0

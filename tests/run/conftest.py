@@ -1,15 +1,12 @@
 """Two datasets, of which windows can be told apart."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from conceptloader.testing import random_documents, write_dataset
 
 
 @pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     path = tmp_path_factory.mktemp("data")
     for name in ("books", "web"):
         write_dataset(path / name, random_documents(40, seed=len(name)))
@@ -17,7 +14,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def config(data: Path) -> dict[str, Any]:
+def config(data):
     """Plain data for load_config; tests change their copy."""
     datasets = {name: {"path": str(data / name), "weight": weight} for name, weight in {"books": 1, "web": 3}.items()}
     return {"seq_len": 64, "seed": 3, "datasets": datasets}

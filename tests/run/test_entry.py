@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -14,11 +13,10 @@ from conceptloader.loader.torch.trained import TrainedLoader
 from conceptloader.run.entry import ANY, Entry
 from tests.raises import raises
 
-Config = dict[str, Any]
 NOTHING = Entry(name="a front end that reads samples")
 
 
-def test_a_controller_that_learns_needs_losses(config: Config) -> None:
+def test_a_controller_that_learns_needs_losses(config):
     class Unheard(cl.NumpyLoader):
         entry = replace(LOADER, carries=LOADER.carries - {"losses"})
 
@@ -27,7 +25,7 @@ def test_a_controller_that_learns_needs_losses(config: Config) -> None:
         Unheard({**config, "mixing": {"odm": {}}}, micro_batch_size=2)
 
 
-def test_keys_about_speed_are_only_said(config: Config, caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_about_speed_are_only_said(config, caplog):
     asked = load_config({**config, "loader": {"num_threads": 3, "pin_memory": True, "verify_files": False}})
     with caplog.at_level(logging.WARNING):
         ANY.check(asked)
@@ -36,7 +34,7 @@ def test_keys_about_speed_are_only_said(config: Config, caplog: pytest.LogCaptur
     assert [record.args[0] for record in caplog.records if record.args] == ["num_threads", "pin_memory"]
 
 
-def test_names_that_an_entry_gives_itself(data: Any) -> None:
+def test_names_that_an_entry_gives_itself(data):
     """A field of that name was replaced silently."""
     asked = load_config(
         {"seq_len": 8, "datasets": {"a": {"path": str(data / "web")}}, "outputs": {"fields": {"positions": "inputs"}}}
@@ -56,12 +54,12 @@ def test_names_that_an_entry_gives_itself(data: Any) -> None:
         ({"lacks": {"cu_seqlen": "it makes them"}}, "Entry mine: lacks", "cu_seqlens"),
     ],
 )
-def test_an_entry_of_words_that_nobody_knows(given: Config, path: str, near: str) -> None:
+def test_an_entry_of_words_that_nobody_knows(given, path, near):
     with raises(ConfigError, path, fix=near):
         Entry(name="mine", **given)
 
 
-def test_what_a_front_end_lacks_raises_where_somebody_asked_for_it(config: Config) -> None:
+def test_what_a_front_end_lacks_raises_where_somebody_asked_for_it(config):
     entry = Entry(name="mine", lacks={"position_ids": "it makes them"})
     entry.check(load_config(config))
     with raises(ConfigError, "outputs.position_ids", "mine"):

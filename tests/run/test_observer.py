@@ -3,15 +3,13 @@
 import copy
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
 import conceptloader as cl
 from conceptloader.loader.torch.trained import EvaluationLoader, TrainedLoader
-from conceptloader.run.observer import OBSERVERS, Observer
-from conceptloader.run.training import TrainingRun
+from conceptloader.run.observer import OBSERVERS
 
 
 class Seen:
@@ -20,21 +18,21 @@ class Seen:
     made: ClassVar[list["Seen"]] = []
     fails: ClassVar[int] = -1
 
-    def __init__(self, run: TrainingRun) -> None:
-        self.run, self.told, self.threads = run, list[Any](), set[int]()
+    def __init__(self, run):
+        self.run, self.told, self.threads = run, [], set()
         self.made.append(self)
 
-    def begins(self, consumed: int, track: Any) -> bool:
+    def begins(self, consumed, track):
         self.told.append(("begins", consumed))
         return True
 
-    def read(self, batch: Any) -> list[int]:
+    def read(self, batch):
         self.threads.add(threading.get_ident())
-        samples: list[int] = batch["sample_index"].tolist()
+        samples = batch["sample_index"].tolist()
         time.sleep(samples[0] % 5 * 0.002)  # late ones are overtaken
         return [*samples, int(batch["input_ids"].sum())]
 
-    def yielded(self, position: int, consumed: int, note: list[int], waited_s: float, ready: int) -> None:
+    def yielded(self, position, consumed, note, waited_s, ready):
         if consumed == Seen.fails:
             Seen.fails = -1
             raise OSError("the disk is full")
@@ -44,8 +42,8 @@ class Seen:
 
 
 @pytest.fixture(autouse=True)
-def _observed() -> Iterator[None]:
-    made: type[Observer] = Seen
+def _observed():
+    made = Seen
     OBSERVERS.append(made)
     yield
     OBSERVERS.remove(made)
@@ -53,11 +51,11 @@ def _observed() -> Iterator[None]:
 
 
 @pytest.fixture
-def config(config: dict[str, Any]) -> dict[str, Any]:
+def config(config):
     return {**config, "loader": {"num_threads": 3, "prefetch_batches": 6}}
 
 
-def taken(loader: Any, kept: list[Any], stop: int = 10**9) -> None:
+def taken(loader, kept, stop=10**9):
     """Train to a position. A batch is kept as the note of it should be."""
     for batch in loader:
         samples = batch["sample_index"].tolist()
@@ -69,9 +67,9 @@ def taken(loader: Any, kept: list[Any], stop: int = 10**9) -> None:
 
 
 @pytest.mark.parametrize("make", [cl.batches, cl.make_dataloader, TrainedLoader])
-def test_every_note_in_order(make: Any, config: dict[str, Any], tmp_path: Any) -> None:
+def test_every_note_in_order(make, config, tmp_path):
     sizes = {"micro_batch_size": 2, "global_batch_size": 4, "num_samples": 48}
-    loader, kept = make(config, **sizes, batch_transform=lambda batch: batch), list[Any]()
+    loader, kept = make(config, **sizes, batch_transform=lambda batch: batch), []
     loader.log_start(tmp_path, 0)
     taken(loader, kept, 12)
     Seen.fails = 18
@@ -95,7 +93,7 @@ def test_every_note_in_order(make: Any, config: dict[str, Any], tmp_path: Any) -
     assert kept[-1][0] == 48
 
 
-def test_passes_copies_and_evaluations(config: dict[str, Any], tmp_path: Any) -> None:
+def test_passes_copies_and_evaluations(config, tmp_path):
     one = {"seq_len": 16, "order": "sequential", "datasets": {"a": {"path": config["datasets"]["web"]["path"]}}}
     loader = cl.batches(one, micro_batch_size=8, num_samples=16)
     loader.log_start(tmp_path, 0)

@@ -4,7 +4,6 @@ import json
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,7 +21,7 @@ TIMEOUT_S = 60
 HERE = "weights.yaml"
 
 
-CASES: dict[str, Any] = {
+CASES = {
     "unknown dataset": None,
     "other weights, with a log": None,
     "log that cannot be written": None,
@@ -35,7 +34,7 @@ CASES: dict[str, Any] = {
 }
 
 
-def one_differs(rank: int, folder: str, config: Any) -> None:
+def one_differs(rank, folder, config):
     """In each case each rank writes its error, and how long it took."""
     store, limit = dist.FileStore(f"{folder}/store", RANKS), timedelta(seconds=TIMEOUT_S)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=limit)
@@ -46,11 +45,11 @@ def one_differs(rank: int, folder: str, config: Any) -> None:
     Path(folder, f"meetings.{rank}").write_text(json.dumps(meetings(rank, learning, 50)))
 
 
-def meetings(rank: int, config: Any, steps: int) -> list[int]:
+def meetings(rank, config, steps):
     """The steps after which ranks meet in the store."""
-    found, step, stock = list[int](), 0, agreement.require_same
+    found, step, stock = [], 0, agreement.require_same
 
-    def meet(*args: Any, **options: Any) -> None:
+    def meet(*args, **options):
         found.append(step)
         stock(*args, **options)
 
@@ -63,7 +62,7 @@ def meetings(rank: int, config: Any, steps: int) -> list[int]:
     return found
 
 
-def differ(rank: int, folder: str, config: Any, case: str) -> None:
+def differ(rank, folder, config, case):
     loader = cl.make_dataloader(config, dp_rank=rank, dp_size=RANKS, micro_batch_size=2)
     batches = iter(loader)
     next(batches)
@@ -110,7 +109,7 @@ def differ(rank: int, folder: str, config: Any, case: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def outcomes(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def outcomes(data, tmp_path_factory):
     """One group of processes for all cases."""
     folder = tmp_path_factory.mktemp("ranks")
     (folder / HERE).write_text("books: 1\nweb: 1\n")
@@ -122,13 +121,13 @@ def outcomes(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_ranks_meet_when_weights_may_change(outcomes: Path) -> None:
+def test_ranks_meet_when_weights_may_change(outcomes):
     for rank in range(RANKS):
         assert json.loads((outcomes / f"meetings.{rank}").read_text()) == [19, 29, 39, 49]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_all_raise_when_one_does(outcomes: Path, case: str) -> None:
+def test_all_raise_when_one_does(outcomes, case):
     found = [(outcomes / case / str(rank)).read_text().split(" ", 1) for rank in range(RANKS)]
     expected = "differ between the ranks"
     if case == "losses of one rank":

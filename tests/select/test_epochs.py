@@ -1,8 +1,5 @@
 """Repetition by quality: `datasets.NAME.epochs`, and buckets of a column by a curve of epochs."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,13 +11,13 @@ from conceptloader.cli import main
 from conceptloader.errors import ConfigError
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace.curve import Curve, bucketed
-from tests.raises import raises
+from tests.raises import cells, raises
 
 SEQ_LEN = 16
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("epochs")
     for seed, name in enumerate(("web", "code")):
         write_dataset(folder / name, random_documents(600, seed=seed, mean_length=40, prefix=name), shards=3)
@@ -31,12 +28,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def of(folder: Path, weights: Any = None, **datasets: dict[str, Any]) -> dict[str, Any]:
+def of(folder, weights=None, **datasets):
     found = {name: {"path": str(folder / name), **entry} for name, entry in datasets.items()}
     return {"seq_len": SEQ_LEN, "datasets": found, **(weights or {})}
 
 
-def test_epochs_are_how_often_a_dataset_is_read(folder: Path) -> None:
+def test_epochs_are_how_often_a_dataset_is_read(folder):
     order = cl.open_blend(of(folder, web={"epochs": 2.5}, code={"epochs": 0.5})).order
     web, code = (order.sizes[order.names.index(name)] for name in ("web", "code"))
     total = int(2.5 * web + 0.5 * code)
@@ -50,21 +47,22 @@ def test_epochs_are_how_often_a_dataset_is_read(folder: Path) -> None:
     assert same.spec.hash == cl.open_blend(of(folder, web={"epochs": 3}, code={"epochs": 1})).spec.hash
 
 
-@pytest.mark.parametrize(
-    ("weights", "code"),
-    [
-        ({}, {"weight": 1}),
-        ({"temperature": 2.0}, {"epochs": 1}),
-        ({"phases": [{"at": 0, "weights": {"web": 1}}]}, {"epochs": 1}),
-        ({"order": "sequential"}, {"epochs": 1}),
-    ],
-)
-def test_epochs_beside_other_proportions_are_refused(folder: Path, weights: Any, code: dict[str, Any]) -> None:
+BESIDE = """
+{} | {weight: 1}
+{temperature: 2.0} | {epochs: 1}
+{phases: [{at: 0, weights: {web: 1}}]} | {epochs: 1}
+{order: sequential} | {epochs: 1}
+"""
+
+
+@pytest.mark.parametrize(("weights", "code"), cells(BESIDE))
+def test_epochs_beside_other_proportions_are_refused(folder, weights, code):
+    weights, code = yaml.safe_load(weights), yaml.safe_load(code)
     with pytest.raises(ConfigError, match=r"datasets\.(web|code)\.epochs"):
         cl.open_blend(of(folder, weights, web={"epochs": 2}, code=code))
 
 
-def test_exposure_of_a_run_is_the_curve(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exposure_of_a_run_is_the_curve(folder, capsys):
     """By the documents that a run reads: those above a quantile of the tokens ever more often, those below never."""
     out = folder / "by-quality"
     table = f"q={folder / 'quality.parquet'}"
@@ -100,13 +98,13 @@ def test_exposure_of_a_run_is_the_curve(folder: Path, capsys: pytest.CaptureFixt
     assert not found[by][middle < 0.35].any()
 
 
-def test_a_curve_by_which_nothing_is_read_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_curve_by_which_nothing_is_read_is_refused(folder, tmp_path):
     command = ["subset", str(folder / "web"), "--by", "tokens", "--epochs", "0:0", "--out", str(tmp_path / "none")]
     assert main(command) == 2
     assert not [*tmp_path.iterdir()]
 
 
-def test_equal_values_stay_together_and_curves_are_checked() -> None:
+def test_equal_values_stay_together_and_curves_are_checked():
     names, epochs = bucketed(np.array(["1", "1", "1", "2"]), np.array([1, 1, 1, 5]), 4, Curve.read("0:1"))
     assert [*names] == ["1", "1", "1", "3"]
     assert epochs == [1, 1]

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,10 +23,10 @@ from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, open_run
 from conceptloader.trace.subset import SubsetOptions, make_ranges, make_subsets
 from tests.corpora.small import written
-from tests.raises import raises
+from tests.raises import cells, raises
 
 SEQ_LEN = 24
-EXCLUDE: list[dict[str, Any]] = [
+EXCLUDE = [
     {"at": 60, "ids": ["web-3", "books-7", "web-11", "nobody-1"]},
     {"at": 30, "dataset": "web", "ids": ["web-11", "web-12"]},
     {"at": 120, "dataset": "books", "token_file": "fifth.txt"},
@@ -35,8 +34,8 @@ EXCLUDE: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder: Path = tmp_path_factory.mktemp("exclude")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exclude")
     for number, name in enumerate(("web", "books", "code")):
         raw = random_documents(60, seed=number, mean_length=40, prefix=name)
         write_dataset(folder / name, raw, shards=2)
@@ -45,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def config(folder: Path, exclude: list[dict[str, Any]], **more: Any) -> Path:
+def config(folder, exclude, **more):
     names = {"web": "web", "books": "books", "code": "some"}
     data = {
         "seq_len": SEQ_LEN,
@@ -61,7 +60,7 @@ def config(folder: Path, exclude: list[dict[str, Any]], **more: Any) -> Path:
     return path
 
 
-def run_of(folder: Path, exclude: list[dict[str, Any]], **more: Any) -> Run:
+def run_of(folder, exclude, **more):
     blend = cl.open_blend(config(folder, exclude, **more))
     partition = cl.adapters.Partition(micro_batch_size=2, dp_size=2)
     starts = [cl.adapters.RunStart.of(blend.spec, cl.adapters.BatchSchedule.constant(8), partition, SEQ_LEN)]
@@ -69,7 +68,7 @@ def run_of(folder: Path, exclude: list[dict[str, Any]], **more: Any) -> Run:
     return Run(blend=blend, history=History(starts))
 
 
-def test_only_what_is_ahead_may_change(folder: Path, tmp_path: Path) -> None:
+def test_only_what_is_ahead_may_change(folder, tmp_path):
     saved = run_of(folder, EXCLUDE[:2]).blend.spec
     assert cl.adapters.OrderSpec.from_dict(saved.to_dict()) == saved
     assert saved.to_dict()["exclude"]
@@ -103,23 +102,24 @@ def test_only_what_is_ahead_may_change(folder: Path, tmp_path: Path) -> None:
     assert open_run(None, tmp_path).blend.spec == blend.spec
 
 
-@pytest.mark.parametrize(
-    ("entry", "problem"),
-    [
-        ({"at": 0, "ids": ["nobody"]}, "found nothing that matches it in books, code, web"),
-        ({"at": 0, "dataset": "wb", "ids": ["web-3"]}, "did you mean web"),
-        ({"at": 0}, "expected one of ids, file, tokens"),
-        ({"at": 0, "token_file": "fifth.txt"}, r"exclude\[0\].dataset: found nothing"),
-        ({"at": 0, "ids": ["web-3"], "take": "labels"}, r"exclude\[0\].take: found .*labels"),
-        ({"at": -1, "ids": ["web-3"]}, r"exclude\[0\].at"),
-    ],
-)
-def test_entries_that_mean_nothing(folder: Path, entry: dict[str, Any], problem: str) -> None:
+NOTHING = r"""
+{at: 0, ids: [nobody]} | found nothing that matches it in books, code, web
+{at: 0, dataset: wb, ids: [web-3]} | did you mean web
+{at: 0} | expected one of ids, file, tokens
+{at: 0, token_file: fifth.txt} | exclude\[0\].dataset: found nothing
+{at: 0, ids: [web-3], take: labels} | exclude\[0\].take: found .*labels
+{at: -1, ids: [web-3]} | exclude\[0\].at
+"""
+
+
+@pytest.mark.parametrize(("entry", "problem"), cells(NOTHING))
+def test_entries_that_mean_nothing(folder, entry, problem):
+    entry = yaml.safe_load(entry)
     with pytest.raises(ConfigError, match=problem):
         cl.open_blend(config(folder, [entry]))
 
 
-def test_ids_that_no_dataset_has_are_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_ids_that_no_dataset_has_are_said(folder, caplog):
     ids = ["web-3", "nobody", "books-2", "nobody", "no one"]
     some = [{"at": 9, "ids": ids}, {"at": 9, "dataset": "web", "ids": ids[:1]}]
     excluded = cl.open_blend(config(folder, some)).excluded
@@ -133,7 +133,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40), st.integers(1
 
 @settings(max_examples=60, deadline=None)
 @given(ranges=RANGES, asked=st.tuples(st.integers(0, 50), st.integers(1, 9)))
-def test_where_several_hold_the_earliest_counts(ranges: Any, asked: tuple[int, int]) -> None:
+def test_where_several_hold_the_earliest_counts(ranges, asked):
     at, start, length = np.array(ranges).T
     found = Mask.of(start, start + length, at)
     first, stop = asked[0], asked[0] + asked[1]
@@ -143,7 +143,7 @@ def test_where_several_hold_the_earliest_counts(ranges: Any, asked: tuple[int, i
     assert (found.stop[:-1] <= found.start[1:]).all()
 
 
-def again(error: pytest.ExceptionInfo[ConfigError], file: Path) -> None:
+def again(error, file):
     """What the error says: the ranges in a new file, which leaves those that a run has read by; and that one taken."""
     (line,) = re.findall(r"run `conceptloader (.*)` and name that file", error.value.fix or "")
     before = file.read_bytes()
@@ -153,11 +153,11 @@ def again(error: pytest.ExceptionInfo[ConfigError], file: Path) -> None:
     Path(f"{file}.new").replace(file)
 
 
-def test_ranges_are_those_of_the_dataset_as_it_is(tmp_path: Path) -> None:
+def test_ranges_are_those_of_the_dataset_as_it_is(tmp_path):
     """A list of another dataset, of earlier tracks or that was cut is refused, with the line that writes it again."""
     ds, file = tmp_path / "ds", tmp_path / "its ranges.txt"
 
-    def write(token: int, end: int) -> None:
+    def write(token, end):
         spans = [(2, end, [1])], [(0, 3, [1])]
         documents = [([token] * 10, {"concepts": some}, name) for some, name in zip(spans, "ab", strict=True)]
         shutil.rmtree(ds, ignore_errors=True)
@@ -170,7 +170,7 @@ def test_ranges_are_those_of_the_dataset_as_it_is(tmp_path: Path) -> None:
     entry = {"dataset": "a", "token_file": str(file), "at": 0}
     given = {"seq_len": 4, "datasets": {"a": {"path": str(ds)}}, "exclude": [entry]}
 
-    def ranges() -> list[tuple[int, int]]:
+    def ranges():
         return cl.open_blend(given).excluded["a"].samples.ranges(0)
 
     assert ranges() == [(2, 6), (10, 13)]
@@ -212,7 +212,7 @@ def test_ranges_are_those_of_the_dataset_as_it_is(tmp_path: Path) -> None:
         make_ranges(ds, tmp_path / "new", SubsetOptions(by="id"))
 
 
-def test_ids_in_a_file_may_hold_separators_of_lines(tmp_path: Path) -> None:
+def test_ids_in_a_file_may_hold_separators_of_lines(tmp_path):
     ids = ["a", "b\u2028c", "d\x85e", "f\x0cg"]
     written(tmp_path / "ds", [(range(10), {}, one) for one in ids])
     (tmp_path / "ids.txt").write_text("\ufeff" + "".join(f"{one}\r\n" for one in ids[1:]), encoding="utf-8", newline="")
@@ -222,14 +222,14 @@ def test_ids_in_a_file_may_hold_separators_of_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["pack", "window", "document"])
-def test_what_is_excluded_from_the_start_on_is_read(tmp_path: Path, mode: str) -> None:
+def test_what_is_excluded_from_the_start_on_is_read(tmp_path, mode):
     """A shard of nothing else is still read for its neighbours in a pack, whatever is never read elsewhere; and a loss
     mask is needed from the first sample on."""
     raw = random_documents(30, seed=1, mean_length=20)
     path = write_dataset(
         tmp_path / "d", raw, shards=3, mode="document" if mode == "document" else "stream-with-metadata"
     )
-    config: dict[str, Any] = {"seq_len": 16, "datasets": {"d": {"path": path}}, "outputs": {"document_ids": True}}
+    config = {"seq_len": 16, "datasets": {"d": {"path": path}}, "outputs": {"document_ids": True}}
     config |= {"packing": {"bins": 40}} if mode == "pack" else {}
     config["exclude"] = [{"at": 0, "ids": [one.id for one in raw[10:20]]}]
     if mode != "window":

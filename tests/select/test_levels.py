@@ -3,9 +3,8 @@
 import json
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -34,20 +33,20 @@ class Nested(NamedTuple):
     on: dict[str, np.ndarray]
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self):
         data = {"a": {"path": self.path}}
         return {"seq_len": SEQ_LEN, "order": "sequential", "datasets": data, "tracks": {"concepts": {}}}
 
-    def inside(self, low: int, high: int) -> list[tuple[int, int, list[str]]]:
+    def inside(self, low, high):
         """The spans that touch tokens [low, high), cut to these and relative to them."""
         found = ((max(a, low) - low, min(b, high) - low, names) for a, b, names in self.spans)
         return sorted(one for one in found if one[0] < one[1])
 
 
 @pytest.fixture(scope="module", params=["spans", "dense"])
-def nested(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Nested:
+def nested(request, tmp_path_factory):
     directory, draw = tmp_path_factory.mktemp("nested"), random.Random(1)
-    lines, spans = [], list[tuple[int, int, list[str]]]()
+    lines, spans = [], []
     for k in range(COUNT):
         found = [
             (a, min(LENGTH, a + draw.randrange(1, 30)), draw.sample(NAMES, draw.randrange(1, 3)))
@@ -80,7 +79,7 @@ def nested(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return Nested(path, spans, on)
 
 
-def batches(config: dict[str, Any]) -> Iterator[tuple[int, Any]]:
+def batches(config):
     """(the first token of its window, batch) of each sample of an epoch."""
     with cl.make_dataloader(config, micro_batch_size=1) as loader:
         for k, batch in enumerate(loader):
@@ -88,18 +87,18 @@ def batches(config: dict[str, Any]) -> Iterator[tuple[int, Any]]:
 
 
 @pytest.fixture(autouse=True)
-def chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def chunks(monkeypatch):
     """Spans cross the borders between what is read at a time."""
     monkeypatch.setattr("conceptloader.format.read.concepts._CHUNK_TOKENS", 64)
 
 
-def make_index(path: str, wanted: bool) -> None:
+def make_index(path, wanted):
     shutil.rmtree(index_directory(path, "concepts"), ignore_errors=True)
     if wanted:
         build_index(path)
 
 
-def test_a_user_names_the_track(nested: Nested) -> None:
+def test_a_user_names_the_track(nested):
     with cl.open_dataset(nested.path) as dataset:
         assert {"concepts", "concepts_level2", "concepts_level3"} == dataset.manifest.tracks.keys()
         assert list(dataset.tracks) == dataset.concept_tracks == ["concepts"]
@@ -113,7 +112,7 @@ def test_a_user_names_the_track(nested: Nested) -> None:
         cl.open_blend({**nested.config, "tracks": {"concepts_level2": {}}})
 
 
-def test_names_alone_make_no_levels(tmp_path: Path) -> None:
+def test_names_alone_make_no_levels(tmp_path):
     rows = [{"id": "a", "text": "hello", "quality": 0.5, "quality_level2": 0.25}]
     write_rows(tmp_path / "rows.jsonl", rows)
     numbers = {"quality": "f4", "quality_level2": "f4"}
@@ -125,7 +124,7 @@ def test_names_alone_make_no_levels(tmp_path: Path) -> None:
             assert [one.tolist() for one in dataset.spans("quality", 0, 6).decode()] == [[0.5]]
 
 
-def test_a_track_called_as_a_level_of_another(tmp_path: Path) -> None:
+def test_a_track_called_as_a_level_of_another(tmp_path):
     spans = [{"start": 0, "end": 2, "concepts": ["ORG"]}]
     write_rows(tmp_path / "rows.jsonl", [{"id": "a", "text": "hello", "concepts": spans, "concepts_level2": spans}])
     columns = {f"spans_{name}": name for name in ("concepts", "concepts_level2")}
@@ -133,7 +132,7 @@ def test_a_track_called_as_a_level_of_another(tmp_path: Path) -> None:
         cl.build(tmp_path / "rows.jsonl", tmp_path / "ds", tokenizer="bytes", column=columns, overlap="levels")
 
 
-def test_levels_of_one_dataset_are_no_track_of_another(nested: Nested, tmp_path: Path) -> None:
+def test_levels_of_one_dataset_are_no_track_of_another(nested, tmp_path):
     names = ["concepts", "concepts_level2"]
     write_rows(tmp_path / "rows.jsonl", [{"id": "a", "text": "hello", **{f"spans_{name}": [] for name in names}}])
     vocabularies = dict.fromkeys(names, NAMES)
@@ -147,7 +146,7 @@ def test_levels_of_one_dataset_are_no_track_of_another(nested: Nested, tmp_path:
 
 
 @pytest.mark.parametrize("layout", ["padded", "ragged"])
-def test_batches_have_every_level(nested: Nested, layout: str) -> None:
+def test_batches_have_every_level(nested, layout):
     for low, batch in batches({**nested.config, "tracks": {"concepts": {"layout": layout}}}):
         found = []
         for track in ("concepts", "concepts_level2", "concepts_level3"):
@@ -164,7 +163,7 @@ def test_batches_have_every_level(nested: Nested, layout: str) -> None:
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-def test_exclude_leaves_no_token_of_a_concept(nested: Nested, indexed: bool, tmp_path: Path) -> None:
+def test_exclude_leaves_no_token_of_a_concept(nested, indexed, tmp_path):
     make_index(nested.path, indexed)
     name, file = "PERSON", str(tmp_path / "ranges.txt")
     assert main(["subset", nested.path, "--spans", f"'{name}' in concepts", "--ranges", file, "--quiet"]) == 0
@@ -176,8 +175,8 @@ def test_exclude_leaves_no_token_of_a_concept(nested: Nested, indexed: bool, tmp
             assert (batch["loss_mask"][0].numpy() == loss).all()
 
 
-def test_a_loss_weight_is_that_of_the_innermost_span(nested: Nested, tmp_path: Path) -> None:
-    expected, rows = np.ones(COUNT * (LENGTH + 1)), list[dict[str, Any]]()
+def test_a_loss_weight_is_that_of_the_innermost_span(nested, tmp_path):
+    expected, rows = np.ones(COUNT * (LENGTH + 1)), []
     for k in range(COUNT):
         for start, end, value in ((k % 20, 60, 2), (20, 45, 0.25), (30, 40, 3), (70, 75, 0)):
             rows.append({"document": k, "start": start, "end": end, "value": value})
@@ -191,7 +190,7 @@ def test_a_loss_weight_is_that_of_the_innermost_span(nested: Nested, tmp_path: P
         assert batch["loss_weight"][0].tolist() == expected[low + 1 : low + SEQ_LEN + 1].tolist()
 
 
-def test_subsets(nested: Nested, tmp_path: Path) -> None:
+def test_subsets(nested, tmp_path):
     on = nested.on
     both = (on["PERSON"] & ~on["ORG"]).reshape(COUNT, -1)
     text = "'PERSON' in concepts and 'ORG' not in concepts"
@@ -207,7 +206,7 @@ def test_subsets(nested: Nested, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-def test_what_a_run_saw(nested: Nested, indexed: bool) -> None:
+def test_what_a_run_saw(nested, indexed):
     make_index(nested.path, indexed)
     run = Run(blend=cl.open_blend(nested.config))
     count = run.blend.order.sizes[0]
@@ -223,13 +222,13 @@ def test_what_a_run_saw(nested: Nested, indexed: bool) -> None:
     assert {row["name"]: row["seen"] for row in table} == whole
 
 
-def test_traces_and_pages(nested: Nested, capsys: pytest.CaptureFixture[str]) -> None:
+def test_traces_and_pages(nested, capsys):
     run = Run(blend=cl.open_blend(nested.config))
     for k in range(0, run.blend.order.sizes[0], 17):
         low, high = k * SEQ_LEN, (k + 1) * SEQ_LEN
         traced = trace_sample(run, k).spans["concepts"]
         assert sorted((one.start, one.end, one.names) for one in traced) == nested.inside(low, high)
-        shown = Reader(run.members[0].dataset).read([whole(low, high)], ["concepts"]).spans  # type: ignore[union-attr]
+        shown = Reader(run.members[0].dataset).read([whole(low, high)], ["concepts"]).spans
         each = [(a, b, [name]) for a, b, names in nested.inside(low, high) for name in names]
         assert sorted((one.start, one.end, [one.name]) for one in shown) == sorted(each)
         capsys.readouterr()
@@ -246,7 +245,7 @@ def test_traces_and_pages(nested: Nested, capsys: pytest.CaptureFixture[str]) ->
     assert (stats["spans"], stats["tokens_in_spans"]) == (len(nested.spans), covered.mean())
 
 
-def test_rows_of_steps(nested: Nested, tmp_path: Path) -> None:
+def test_rows_of_steps(nested, tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text(json.dumps(nested.config), encoding="utf-8")
     with cl.make_dataloader(config, micro_batch_size=4) as loader:

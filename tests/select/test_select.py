@@ -2,9 +2,9 @@
 
 import dataclasses
 import json
+import shlex
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +18,13 @@ from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import documents
 from conceptloader.trace.subset import SubsetOptions, make_subsets
 from tests.corpora.records import write_rows
-from tests.corpora.small import written
-from tests.raises import raises
+from tests.raises import cells, raises
 
 COUNT = 230
 NAMES = ["law", "medicine", "red wine", "news"]
 
 
-def facts(number: int) -> dict[str, Any]:
+def facts(number):
     rng = np.random.default_rng(number)
     concepts = sorted({int(one) for one in rng.integers(0, 4, int(rng.integers(0, 4)))})
     return {
@@ -39,7 +38,7 @@ def facts(number: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def path(tmp_path_factory):
     """Concepts on two tokens, each with a span of its own; quality of the whole document, in two halves."""
     tracks = {
         "concepts": cl.writing.TrackOptions(vocabulary=NAMES),
@@ -48,12 +47,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "about": cl.writing.TrackOptions(codec="json"),
     }
     tokenizer = cl.writing.Tokenizer(name="bytes", vocab_size=257, eos_id=256)
-    path: Path = tmp_path_factory.mktemp("select") / "data"
+    path = tmp_path_factory.mktemp("select") / "data"
     build = cl.writing.create_writer(path, cl.writing.BuildOptions(tokenizer=tokenizer, tracks=tracks), plan=[0, 1, 2])
     for shard in range(3):
         with build.shard(shard) as writer:
             for number in range(COUNT * shard // 3, COUNT * (shard + 1) // 3):
-                one, spans = facts(number), defaultdict[str, list[Any]](list)
+                one, spans = facts(number), defaultdict(list)
                 for k, name in enumerate(one["concepts"][: one["tokens"]]):
                     spans["concepts"].append((k, k + 1, [NAMES.index(name)]))
                     spans["topics"].append((k, k + 1, [one["topics"][k]]))
@@ -70,13 +69,13 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def selected(view: Path) -> list[int]:
+def selected(view):
     """Numbers of the facts, as the tokens have them."""
     with cl.open_dataset(view, roots=["/"]) as dataset:
         return [int(dataset.tokens(*dataset.document_range(k))[0]) for k in range(len(dataset))]
 
 
-def ids(view: str) -> list[str | None]:
+def ids(view):
     with cl.open_dataset(view, roots=["/"]) as dataset:
         return [dataset.document_id(k) for k in range(len(dataset))]
 
@@ -98,7 +97,7 @@ LENGTH = [facts(k)["tokens"] for k in range(COUNT)]
         ("tokens\n>\t50 -- so", lambda k: LENGTH[k] > 50),
     ],
 )
-def test_sql(path: Path, tmp_path: Path, where: str, holds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sql(path, tmp_path, where, holds, monkeypatch):
     monkeypatch.setattr(documents, "CHUNK", 37)
     found = make_subsets(path, tmp_path / "view", SubsetOptions(where=where))
     expected = [k for k in range(COUNT) if holds(k)]
@@ -107,7 +106,7 @@ def test_sql(path: Path, tmp_path: Path, where: str, holds: Any, monkeypatch: py
     assert found.views[str(tmp_path / "view")] == (len(expected), sum(LENGTH[k] for k in expected))
 
 
-def test_ids_shares_and_metadata(path: Path, tmp_path: Path) -> None:
+def test_ids_shares_and_metadata(path, tmp_path):
     (tmp_path / "ids.txt").write_text("doc-5\n\ndoc-78\ndoc-nobody\ndoc-5\n")
     assert main(["subset", str(path), "--ids", str(tmp_path / "ids.txt"), "--out", str(tmp_path / "ids"), "-q"]) == 0
     assert selected(tmp_path / "ids") == [5, 78]
@@ -135,7 +134,7 @@ def test_ids_shares_and_metadata(path: Path, tmp_path: Path) -> None:
         make_subsets(path, tmp_path / "no", SubsetOptions(where=twice, tables=[f"t={tmp_path}/twice.parquet"]))
 
 
-def test_names_of_topics(tmp_path: Path) -> None:
+def test_names_of_topics(tmp_path):
     """Directories have plain names, the subsets their values; two of one name are an error."""
     rows = {"sci & tech": "sci-tech", "law/tax (EU)": "law-tax-EU", "..a": "a", "Kunst.": "Kunst."}
     documents = [
@@ -153,7 +152,7 @@ def test_names_of_topics(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("both*"))
 
 
-def test_partitions(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_partitions(path, tmp_path, capsys):
     """Every document is in one view, or counted."""
     out = str(tmp_path / "web")
     by = "case when quality < 0.5 then 'low' when quality >= 0.5 then 'high' end"
@@ -173,7 +172,7 @@ def test_partitions(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert selected(tmp_path / f"by-{name}") == expected
 
 
-def test_lines_of_a_file_of_ids_are_what_they_are(tmp_path: Path) -> None:
+def test_lines_of_a_file_of_ids_are_what_they_are(tmp_path):
     """A space at an end is part of an id; a mark at the beginning, and ends of lines as on Windows, are not."""
     rows = [{"id": one, "text": "text"} for one in ("z", "z ", " z", "a\u2028b")]
     write_rows(tmp_path / "in.jsonl", rows)
@@ -184,22 +183,22 @@ def test_lines_of_a_file_of_ids_are_what_they_are(tmp_path: Path) -> None:
     assert ids(str(tmp_path / "view")) == ["z ", "a\u2028b"]
 
 
-@pytest.mark.parametrize(
-    ("where", "problem"),
-    [
-        ("qualty > 0.3", "did you mean quality?"),
-        ("tokens > 'many'", "Could not convert string 'many'"),
-        ("tokens > 3; drop table documents", "expected one SELECT"),
-        ("tokens >", "syntax error"),
-        ("tokens > 3) or (true", "syntax error"),
-        ("true) from documents where (true", "syntax error"),
-        ("id in (select content from read_text('/etc/passwd'))", "Permission Error"),
-        ("tokens + 1", "expected true or false"),
-        ("len(concepts, 3) = 4", "No function matches"),
-        ("exists(from metadata)", "an unknown column or table 'metadata'"),
-    ],
-)
-def test_other_expressions_are_refused(path: Path, tmp_path: Path, where: str, problem: str) -> None:
+REFUSED = """
+qualty > 0.3 | did you mean quality?
+tokens > 'many' | Could not convert string 'many'
+tokens > 3; drop table documents | expected one SELECT
+tokens > | syntax error
+tokens > 3) or (true | syntax error
+true) from documents where (true | syntax error
+id in (select content from read_text('/etc/passwd')) | Permission Error
+tokens + 1 | expected true or false
+len(concepts, 3) = 4 | No function matches
+exists(from metadata) | an unknown column or table 'metadata'
+"""
+
+
+@pytest.mark.parametrize(("where", "problem"), cells(REFUSED))
+def test_other_expressions_are_refused(path, tmp_path, where, problem):
     with pytest.raises(ConfigError) as error:
         make_subsets(path, tmp_path / "view", SubsetOptions(where=where))
     assert str(error.value).startswith("where: found ")
@@ -207,58 +206,35 @@ def test_other_expressions_are_refused(path: Path, tmp_path: Path, where: str, p
     assert not (tmp_path / "view").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (["--where", "tokens > 1000"], "found no document of 233"),
-        (["--by", "concepts"], "expected a name of at most 100 letters"),
-        (["--by", "about"], "expected a name of at most 100 letters"),
-        (["--by", "nobody"], "by: found an unknown column"),
-        (["--spans", "'nobody' in concepts"], "spans: found 'nobody' of the track 'concepts'"),
-        (["--spans", "'law' in quality"], "tracks of concepts: concepts, topics"),
-        (["--spans", "'law' in concepts and tokens > 3"], "spans: found tokens, expected 'NAME' in TRACK"),
-        (["--spans", "true"], "spans: found true, expected 'NAME' in TRACK"),
-        (["--where", "tokens > 3 or tokns > 3"], "did you mean tokens?"),
-        (["--where", "'nobody' in concepts"], "where: found 'nobody' of the track 'concepts'"),
-        (["--where", "score(concepts, 'law') > 0.5"], "the track 'concepts' without scores"),
-        (["--where", "concepts = 'law'"], "where: found Conversion Error"),
-        (["--where", "id = 7"], "Could not convert string 'doc-1'"),
-        (["--where", "true", "--table", "t=/nowhere.parquet"], "expected a Parquet file"),
-        (["--where", "true", "--table", "documents=a.parquet"], "expected a name of its own for a file"),
-        ([], "nothing to select by"),
-    ],
-)
-def test_arguments_that_mean_nothing(
-    path: Path, tmp_path: Path, options: list[str], problem: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+ARGUMENTS = """
+--where 'tokens > 1000' | found no document of 233
+--by concepts | expected a name of at most 100 letters
+--by about | expected a name of at most 100 letters
+--by nobody | by: found an unknown column
+--spans ''"'"'nobody'"'"' in concepts' | spans: found 'nobody' of the track 'concepts'
+--spans ''"'"'law'"'"' in quality' | tracks of concepts: concepts, topics
+--spans ''"'"'law'"'"' in concepts and tokens > 3' | spans: found tokens, expected 'NAME' in TRACK
+--spans true | spans: found true, expected 'NAME' in TRACK
+--where 'tokens > 3 or tokns > 3' | did you mean tokens?
+--where ''"'"'nobody'"'"' in concepts' | where: found 'nobody' of the track 'concepts'
+--where 'score(concepts, '"'"'law'"'"') > 0.5' | the track 'concepts' without scores
+--where 'concepts = '"'"'law'"'"'' | where: found Conversion Error
+--where 'id = 7' | Could not convert string 'doc-1'
+--where true --table t=/nowhere.parquet | expected a Parquet file
+--where true --table documents=a.parquet | expected a name of its own for a file
+- | nothing to select by
+"""
+
+
+@pytest.mark.parametrize(("options", "problem"), cells(ARGUMENTS))
+def test_arguments_that_mean_nothing(path, tmp_path, options, problem, capsys):
+    options = shlex.split(options)
     assert main(["subset", str(path), *options, "--out", str(tmp_path / "view")]) == 2
     assert problem in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_columns_of_the_build_are_selectable(tmp_path: Path) -> None:
-    """Those that the build put into the track of metadata."""
-    rows = [
-        {"id": f"d{k}", "text": f"text {k}", "quality": k / 10, "metadata": {"domain": "ab"[k % 2], "year": 2020 + k}}
-        for k in range(6)
-    ]
-    write_rows(tmp_path / "in.jsonl", rows)
-    words = ["build", tmp_path / "in.jsonl", "--tokenizer", "bytes", "--metadata-column", "quality", "-q"]
-    assert main([*map(str, words), "--out", str(tmp_path / "data")]) == 0
-    source, found = str(tmp_path / "data"), str(tmp_path / "view")
-    where = "(metadata->>'quality')::double >= 0.3 and (metadata->>'domain') = 'b'"
-    make_subsets(source, found, SubsetOptions(where=where))
-    assert ids(found) == ["d3", "d5"]
-    made = make_subsets(source, tmp_path / "by", SubsetOptions(by="metadata->>'domain'"))
-    assert {Path(one).name: ids(one) for one in made.views} == {
-        "by-a": ["d0", "d2", "d4"],
-        "by-b": ["d1", "d3", "d5"],
-    }
-
-
-def test_a_dataset_for_each_of_fifty_topics_and_a_configuration_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dataset_for_each_of_fifty_topics_and_a_configuration_of_them(tmp_path, monkeypatch):
     """Two commands, by a column or by the concepts of a track."""
     monkeypatch.chdir(tmp_path)
     rows = [
@@ -284,26 +260,3 @@ def test_a_dataset_for_each_of_fifty_topics_and_a_configuration_of_them(
         assert len(seen) == 50, "by size, all of them are drawn"
         found = {name: ids(entry.path) for name, entry in loader.blend.config.datasets.items()}
         assert found == {f"of-{by}-t{t}": [f"d{k}" for k in kept if k % 50 == t] for t in range(50)}
-
-
-def test_columns_are_those_of_loops(path: Path) -> None:
-    with cl.open_dataset(path) as dataset:
-        (columns,) = documents.documents(dataset, documents.document_types(dataset))
-        assert columns.keys() == documents.document_types(dataset).keys()
-        for number, row in enumerate(pa.table(columns).slice(0, COUNT // 3).to_pylist()):
-            one = facts(number)
-            assert (row["document"], row["id"], row["tokens"]) == (number, one["id"], one["tokens"])
-            assert set(row["concepts"]) == HAS[number]
-            assert row["topics"] == sorted(one["topics"][: one["tokens"]])
-            assert (row["about"] is None) == (one["about"] is None)
-            assert row["quality"] == (None if one["quality"] is None else pytest.approx(one["quality"], abs=1e-6))
-
-
-def test_a_million_documents_take_16_bytes_each(tmp_path: Path) -> None:
-    """No two of these touch, so that each is a run."""
-    written(
-        tmp_path / "data", [([number % 7, 1],) for number in range(3000)], tracks={"concepts": {"vocabulary": NAMES}}
-    )
-    make_subsets(tmp_path / "data", tmp_path / "view", SubsetOptions(where="document % 2 = 0"))
-    assert (tmp_path / "view/runs.bin").stat().st_size == 16 * 1500
-    assert (tmp_path / "view/manifest.json").stat().st_size < 2000

@@ -3,8 +3,6 @@
 import json
 import pickle
 import shutil
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,29 +13,24 @@ from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.tools.stats import dataset_stats
 from conceptloader.format.write.ladder import count_spans
 from conceptloader.format.write.view import write_view
-from conceptloader.loader.batch.open import open_reader
-from conceptloader.loader.batch.tables import make_tables
-from conceptloader.order.progress.runlog import History
 from conceptloader.testing import RawDocument, random_documents, write_dataset
-from conceptloader.trace import Run, concepts
+from conceptloader.trace import concepts
 from conceptloader.trace.index import build_index
 from conceptloader.trace.subset import SubsetOptions, make_subsets
-from tests.corpora.blended import tokens_of
 
 SEQ_LEN = 24
-NUM_SAMPLES = 150
 
 
 @pytest.fixture(scope="module")
-def raw() -> list[RawDocument]:
+def raw():
     return random_documents(150, seed=5, vocab_size=200, mean_length=30, tracks={"concepts": 8, "topics": 3})
 
 
 @pytest.fixture(scope="module", params=["spans", "dense", "document"])
-def folder(request: pytest.FixtureRequest, raw: list[RawDocument], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(request, raw, tmp_path_factory):
     """Source `data`, and of some of its documents the view `view` and the copy `copy`."""
-    folder: Path = tmp_path_factory.mktemp(request.param)
-    how: dict[str, Any] = {"mode": "document"} if request.param == "document" else {"encoding": request.param}
+    folder = tmp_path_factory.mktemp(request.param)
+    how = {"mode": "document"} if request.param == "document" else {"encoding": request.param}
     write_dataset(folder / "data", raw, shards=4, **how)
     make_subsets(folder / "data", folder / "view", SubsetOptions(where="share < 0.6"))
     chosen = numbers(folder / "view")
@@ -49,7 +42,7 @@ def folder(request: pytest.FixtureRequest, raw: list[RawDocument], tmp_path_fact
     return folder
 
 
-def numbers(view: Path) -> list[int]:
+def numbers(view):
     """Of the documents of a view in its source."""
     with cl.open_dataset(view) as dataset:
         return [int((dataset.document_id(k) or "").removeprefix("doc-")) for k in range(len(dataset))]
@@ -58,28 +51,13 @@ def numbers(view: Path) -> list[int]:
 PACKS = {"packing": {"bins": 3, "overflow": "truncate"}}
 
 
-def run_of(folder: Path, name: str, packing: bool = False, **more: Any) -> Run:
-    entry = {"path": str(folder / name), "weight": 2, **more}
-    config = {
-        **(PACKS if packing else {}),
-        "seq_len": SEQ_LEN,
-        "datasets": {"some": entry, "all": {"path": str(folder / "data"), "weight": 1}},
-        "outputs": {"document_ids": True, "position_ids": "document", "mask_document_boundaries": True},
-        "tracks": {"concepts": {"layout": "ragged"}, "topics": {}},
-    }
-    partition = cl.adapters.Partition(micro_batch_size=2, dp_size=2)
-    blend = cl.open_blend(config)
-    start = cl.adapters.RunStart.of(blend.spec, cl.adapters.BatchSchedule.constant(4), partition, SEQ_LEN)
-    return Run(blend=blend, history=History([start]))
-
-
-def same_spans(one: Any, other: Any) -> None:
+def same_spans(one, other):
     for field in ("start", "end", "begins_before", "ends_after"):
         np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
     assert [ids.tolist() for ids in one.decode()] == [ids.tolist() for ids in other.decode()]
 
 
-def test_every_range_of_tokens(folder: Path) -> None:
+def test_every_range_of_tokens(folder):
     view, copy = (cl.open_dataset(folder / name) for name in ("view", "copy"))
     assert (view.num_tokens, len(view), view.mode) == (copy.num_tokens, len(copy), copy.mode)
     rng = np.random.default_rng(0)
@@ -103,10 +81,10 @@ def test_every_range_of_tokens(folder: Path) -> None:
         assert view.tracks[track].max_spans == copy.tracks[track].max_spans
 
 
-BASE: dict[str, Any] = {"seq_len": SEQ_LEN, "tracks": {"concepts": {}}}
+BASE = {"seq_len": SEQ_LEN, "tracks": {"concepts": {}}}
 
 
-def test_views_of_views(folder: Path) -> None:
+def test_views_of_views(folder):
     """They are flat: what lies between may go."""
     shutil.copytree(folder / "view", folder / "between")
     make_subsets(folder / "between", folder / "flat", SubsetOptions(where="tokens > 20"))
@@ -118,7 +96,7 @@ def test_views_of_views(folder: Path) -> None:
     assert one["max_spans"] == other["max_spans"]
 
 
-def test_spans(folder: Path) -> None:
+def test_spans(folder):
     """A view of the tokens that carry something: each run is a document, which has the id of the one that it is of."""
     ask = SubsetOptions(spans="'concept-1' in concepts or 'concept-3' in concepts", where="tokens > 10")
     with cl.open_dataset(folder / "data") as data:
@@ -149,16 +127,10 @@ def test_spans(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    [
-        "'concept-1' in concepts",
-        "'concept-1' in concepts and 'concept-1' in concepts",
-        "'concept-0' not in concepts",
-    ],
+    ["'concept-1' in concepts", "'concept-1' in concepts and 'concept-1' in concepts", "'concept-0' not in concepts"],
 )
 @pytest.mark.parametrize("chunk", [5, 1 << 20])
-def test_a_piece_ends_with_the_concept_not_with_a_span_or_what_was_read_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, chunk: int
-) -> None:
+def test_a_piece_ends_with_the_concept_not_with_a_span_or_what_was_read_at_once(tmp_path, monkeypatch, asked, chunk):
     monkeypatch.setattr(concepts, "_CHUNK_TOKENS", chunk)
     spans = {"concepts": [(1, 4, [1]), (4, 6, [1, 2]), (6, 11, [1]), (11, 12, [0])]}
     raw = [RawDocument(id=f"doc-{k}", tokens=[5, *range(1, 12)], spans=spans) for k in range(3)]
@@ -167,13 +139,12 @@ def test_a_piece_ends_with_the_concept_not_with_a_span_or_what_was_read_at_once(
     for name in ("scanned", "indexed"):
         make_subsets(tmp_path / "data", tmp_path / name, SubsetOptions(spans=asked))
         with cl.open_dataset(tmp_path / name) as view:
-            assert view.runs is not None
             assert view.runs.source.tolist() == [12 * k + first for k in range(3)]
             assert np.diff(view.runs.first).tolist() == [11 - first] * 3
         build_index(tmp_path / "data")
 
 
-def test_verify_and_a_source_that_changed(folder: Path, raw: list[RawDocument], capsys: Any) -> None:
+def test_verify_and_a_source_that_changed(folder, raw, capsys):
     assert main(["verify", "--full", str(folder / "view")]) == 0
     for name, change in (("runs.bin", lambda data: data[:-1] + b"\1"), ("manifest.json", lambda data: data[:-9])):
         broken = folder / f"broken-{name}"
@@ -203,7 +174,7 @@ def test_verify_and_a_source_that_changed(folder: Path, raw: list[RawDocument], 
         assert stop == view.document_range(view.find_document(f"doc-{chosen[-1]}")[0])[1]
 
 
-def test_doors(folder: Path) -> None:
+def test_doors(folder):
     """What needs files of its own says so; processes get views; roots are as for any dataset."""
     with cl.open_dataset(folder / "view") as view:
         again = pickle.loads(pickle.dumps(view))
@@ -226,28 +197,10 @@ def test_doors(folder: Path) -> None:
         cl.open_dataset(inner)
     assert cl.open_dataset(inner, roots=[folder]).num_documents == 150
     with cl.open_dataset(inner, roots=[folder]) as view:
-        assert view.runs is not None
         assert count_spans(view, "topics") == list(view.manifest.tracks["topics"].max_spans)
 
 
-def test_views_of_one_source_share_its_files(folder: Path) -> None:
-    """And its shard table in the kernels; a hundred cells of a mixture are as many manifests of one source."""
-    make_subsets(
-        folder / "data", folder / "cell", SubsetOptions(by="document // 50 * 50 || '-' || (document // 50 * 50 + 50)")
-    )
-    paths = [*(f"cell-{name}" for name in ("0-50", "50-100", "100-150")), "data"]
-    config = {**BASE, "datasets": {path: {"path": str(folder / path), "weight": 1} for path in paths}}
-    blend = cl.open_blend(config)
-    reader = open_reader(blend)
-    assert len(make_tables(blend.views, reader.layout).shards) == 4
-    assert len({id(dataset.files) for dataset in blend.datasets.values()}) == 1
-    found = reader.read(np.arange(NUM_SAMPLES, dtype=np.uint64))["input_ids"]
-    for sample, row in enumerate(found.tolist()):
-        tokens = tokens_of(blend, sample)[:SEQ_LEN]
-        assert row[: len(tokens)] == tokens
-
-
-def test_flags_of_spans_that_a_view_cuts(tmp_path: Path) -> None:
+def test_flags_of_spans_that_a_view_cuts(tmp_path):
     """They say where the span of the source goes on, at the borders of runs as at those of the window."""
     spans = {"concepts": [(2, 5, [0]), (6, 9, [0])], "topics": [(0, 3, [1]), (3, 4, [2]), (4, 8, [3]), (8, 9, [0])]}
     write_dataset(tmp_path / "data", [RawDocument(id="a", tokens=[*range(1, 12), 0], spans=spans)])

@@ -2,10 +2,8 @@
 
 import itertools
 import re
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,14 +21,13 @@ from tests.trace.walk import OPERATORS
 
 COUNT = 60
 NAMES = ["law", "red wine", "not", "7"]
-Spans = dict[str, list[tuple[int, int, list[int], list[float]]]]
 
 
-def spans_of(number: int) -> tuple[int, Spans]:
+def spans_of(number):
     """(tokens, spans by track) of a document; some are empty, some without spans."""
     rng = np.random.default_rng(number)
     size = int(rng.integers(0, 12))
-    found: Spans = {"plain": [], "scored": []}
+    found = {"plain": [], "scored": []}
     for spans in found.values():
         cuts = sorted(rng.integers(0, size + 1, 4).tolist())
         for a, b in itertools.pairwise(cuts):
@@ -40,13 +37,13 @@ def spans_of(number: int) -> tuple[int, Spans]:
     return size, found
 
 
-def record_of(number: int) -> dict[str, Any]:
+def record_of(number):
     """The record of a document in the track "text"."""
-    record: dict[str, Any] = {"n": number % 7 if number % 3 else None, "big": 2**53 + number % 2}
+    record = {"n": number % 7 if number % 3 else None, "big": 2**53 + number % 2}
     return record if number % 4 else {**record, "deep": {"flag": number % 8 == 0, "word": "a'b\u00e9"[number % 3 :]}}
 
 
-ROWS: list[dict[str, Any]] = [
+ROWS = [
     {"id": f"doc-{k}", "n": None if k % 5 == 0 else k % 7,
      "x": [float("nan"), None][k // 4 % 2] if k % 4 == 0 else k / 8,
      "word": "abc"[k % 3], "flag": None if k % 6 == 0 else k % 2 == 0}
@@ -55,8 +52,8 @@ ROWS: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module", params=["scanned", "indexed"])
-def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder: Path = tmp_path_factory.mktemp(request.param)
+def dataset(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
     tracks = {
         "plain": cl.writing.TrackOptions(vocabulary=NAMES),
         "scored": cl.writing.TrackOptions(vocabulary=NAMES, parameters={"scores": "f4"}),
@@ -67,7 +64,7 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         with build.shard(shard) as writer:
             for number in range(COUNT * shard // 2, COUNT * (shard + 1) // 2):
                 size, found = spans_of(number)
-                spans: dict[str, Any] = {
+                spans = {
                     "plain": [(a, b, ids) for a, b, ids, _ in found["plain"]],
                     "scored": [(a, b, (ids, scores)) for a, b, ids, scores in found["scored"]],
                     **({"text": [(0, size, record_of(number))]} if size else {}),
@@ -81,13 +78,12 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield found
 
 
-Row = dict[str, Any]
-Test = tuple[str, Callable[[Row, list[Any]], bool | None]]
-"""An expression, and whether it holds of a row and of spans: (track, ids, scores) of a document or of a token."""
+# A test is an expression, and a function of a row and of spans, (track, ids, scores) of a document or of a token:
+# whether it holds there, None for null.
 
 
-def carries(track: str, name: str, op: str = "", score: float = 0) -> Test:
-    def holds(_: Row, spans: list[Any]) -> bool | None:
+def carries(track, name, op="", score=0):
+    def holds(_, spans):
         found = [
             one
             for other, ids, scores in spans
@@ -101,34 +97,34 @@ def carries(track: str, name: str, op: str = "", score: float = 0) -> Test:
     return f"score({track}, '{name}') {op} {score}" if op else f"'{name}' in {track}", holds
 
 
-def of(text: str, name: str, holds: Callable[[Any], bool]) -> Test:
+def of(text, name, holds):
     """A test of one column, which is null where that is: of documents, or of a table by their ids."""
     if name in ROWS[0] and name != "id":
         text = re.sub(rf"(?<!')\b{name}\b", f"(select {name} from t where t.id = documents.id)", text)
     return text, lambda row, _: None if row.get(name) is None else holds(row[name])
 
 
-def null(name: str) -> Test:
+def null(name):
     return of(f"{name} is null", name, bool)[0], lambda row, _: row.get(name) is None
 
 
-def no(one: Test) -> Test:
-    def holds(row: Row, spans: list[Any]) -> bool | None:
+def no(one):
+    def holds(row, spans):
         found = one[1](row, spans)
         return None if found is None else not found
 
     return f"not ({one[0]})", holds
 
 
-def join(one: Test, word: str, two: Test) -> Test:
-    def holds(row: Row, spans: list[Any]) -> bool | None:
+def join(one, word, two):
+    def holds(row, spans):
         found, decides = (one[1](row, spans), two[1](row, spans)), word == "or"
         return decides if decides in found else None if None in found else not decides
 
     return f"({one[0]}) {word} ({two[0]})", holds
 
 
-def compare(name: str, op: str, value: float) -> Test:
+def compare(name, op, value):
     return of(f"{name} {op} {value}", name, lambda found: bool(OPERATORS[op](found, value)))
 
 
@@ -163,7 +159,7 @@ COLUMNS = st.one_of(
 )  # fmt: skip
 
 
-def expressions(tests: st.SearchStrategy[Test]) -> st.SearchStrategy[Test]:
+def expressions(tests):
     words = st.sampled_from(["and", "or"])
     return st.recursive(
         tests, lambda inner: st.one_of(inner.map(no), st.builds(join, inner, words, inner)), max_leaves=6
@@ -172,7 +168,7 @@ def expressions(tests: st.SearchStrategy[Test]) -> st.SearchStrategy[Test]:
 
 @settings(max_examples=40)
 @given(expressions(st.one_of(COLUMNS, CONCEPTS)))
-def test_documents(dataset: cl.Dataset, asked: Test) -> None:
+def test_documents(dataset, asked):
     text, holds = asked
     meta = {row["id"]: {key: None if value != value else value for key, value in row.items()} for row in ROWS}
     expected = []
@@ -203,7 +199,7 @@ def test_documents(dataset: cl.Dataset, asked: Test) -> None:
 
 @settings(max_examples=30)
 @given(expressions(CONCEPTS), st.sampled_from([40, 1 << 20]))
-def test_tokens(dataset: cl.Dataset, asked: Test, chunk: int) -> None:
+def test_tokens(dataset, asked, chunk):
     text, holds = asked
     expected = []
     for number in range(COUNT):

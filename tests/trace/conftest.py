@@ -1,7 +1,5 @@
 """One small run: three datasets (one with a split), two phases, a ramp, a skip, and restarts in its history."""
 
-from pathlib import Path
-
 import pytest
 
 from conceptloader.config import load_config, open_blend
@@ -14,8 +12,8 @@ NUM_SAMPLES = 400
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder: Path = tmp_path_factory.mktemp("trace")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trace")
     datasets = {}
     for number, (name, documents, shards) in enumerate([("books", 30, 2), ("code", 25, 1), ("web", 40, 3)]):
         raw = random_documents(
@@ -39,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(blend=open_blend(config), history=History(starts()))
 
 
-def starts() -> list[RunStart]:
+def starts():
     """4 ranks up to step 9; back to step 7 with 2 ranks; from step 12 on with 3 ranks and another batch size."""
     common = {"seq_len": SEQ_LEN, "spec": "0" * 32}
     return [

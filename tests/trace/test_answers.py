@@ -5,22 +5,13 @@ import contextlib
 import logging
 from collections import Counter, defaultdict
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conceptloader.format.read.index import ConceptIndex
-from conceptloader.trace import (
-    Run,
-    locate_documents,
-    locate_where,
-    query,
-    trace_sample,
-    trace_step,
-)
+from conceptloader.trace import Run, locate_documents, locate_where, query, trace_sample, trace_step
 from conceptloader.trace.index import build_index
 from tests.oracle.corpora import write_all
 from tests.oracle.samples import meaning
@@ -32,8 +23,8 @@ TRACKS = "concepts", "scored"
 
 
 @pytest.fixture(scope="module")
-def corpora(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    def make(seed: int) -> Path:
+def corpora(tmp_path_factory):
+    def make(seed):
         folder = write_all(tmp_path_factory.mktemp(f"seed-{seed}-"), seed)
         for name in ("plain", "more", "joined", "documents") if seed % 2 else ():
             build_index(folder / name, "concepts")
@@ -52,7 +43,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Any:
     suppress_health_check=list(HealthCheck),
 )
 @given(data=st.data())
-def test_answers_are_those_of_a_walk(data: st.DataObject, corpora: Any, monkeypatch_chunks: Any) -> None:
+def test_answers_are_those_of_a_walk(data, corpora, monkeypatch_chunks):
     logging.getLogger("conceptloader").setLevel(logging.ERROR)
     folder = corpora(data.draw(st.integers(0, scaled(3, 300)), "corpora"))
     config = data.draw(configurations(folder).flatmap(excluding_at_once), "config")
@@ -67,12 +58,12 @@ def test_answers_are_those_of_a_walk(data: st.DataObject, corpora: Any, monkeypa
 
 
 @pytest.fixture(scope="module")
-def monkeypatch_chunks() -> Any:
+def monkeypatch_chunks():
     """Look up so many samples and ranges at once."""
     from conceptloader.trace import concepts, ranges, seen, tables
 
     @contextlib.contextmanager
-    def patched(size: int, walk: bool) -> Any:
+    def patched(size, walk):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(seen, "_WALK", 8 * walk)
             for module in (seen, tables):
@@ -85,7 +76,7 @@ def monkeypatch_chunks() -> Any:
     return patched
 
 
-def check_samples(walk: Walk) -> None:
+def check_samples(walk):
     """What single samples say."""
     for t in range(0, walk.count, 3):
         found, (name, epoch, window) = trace_sample(walk.run, t), walk.oracle.locate(t)
@@ -109,7 +100,7 @@ def check_samples(walk: Walk) -> None:
                 ]
 
 
-def check_steps(walk: Walk) -> None:
+def check_steps(walk):
     """The tables of samples and of what is in them, and the samples of a step."""
     if not walk.steps:
         return
@@ -149,7 +140,7 @@ def check_steps(walk: Walk) -> None:
     assert counted == [{"rows": sum(row["step"] == middle for row in expected)}]
 
 
-def check_exposure(walk: Walk, until: int) -> None:
+def check_exposure(walk, until):
     """What was seen until a step, or in so many samples of a run without steps."""
     trained = [t for step in range(until) for t in range(*walk.run.steps.range_of(step))]
     steps = [step for step in range(until) for _ in range(*walk.run.steps.range_of(step))]
@@ -160,10 +151,10 @@ def check_exposure(walk: Walk, until: int) -> None:
     compare_exposure(walk, lambda text: query(alone, text, samples=walk.count).to_pylist(), every, None)
 
 
-def compare_exposure(walk: Walk, ask: Any, samples: list[int], steps: list[int] | None) -> None:
-    drawn, tokens, seen = Counter[str](), Counter[str](), Counter[tuple[str, int]]()
-    first: dict[tuple[str, int], int] = {}
-    of_concept: dict[tuple[str, int], int] = defaultdict(int)
+def compare_exposure(walk, ask, samples, steps):
+    drawn, tokens, seen = Counter(), Counter(), Counter()
+    first = {}
+    of_concept = defaultdict(int)
     for k, t in enumerate(samples):
         name = walk.name(t)
         drawn[name] += 1
@@ -211,7 +202,7 @@ def compare_exposure(walk: Walk, ask: Any, samples: list[int], steps: list[int] 
     assert not of_concept
 
 
-def check_document(walk: Walk, draw: st.DrawFn) -> None:
+def check_document(walk, draw):
     """When any of them is read, by number and by id."""
     names = [name for name, data in walk.data.items() if data.documents]
     if not names:
@@ -233,7 +224,7 @@ def check_document(walk: Walk, draw: st.DrawFn) -> None:
         assert list(locate_documents(walk.run, [data.ids[number]], walk.count, name)) == found
 
 
-def check_concepts(walk: Walk, asked: Any, concept: int) -> None:
+def check_concepts(walk, asked, concept):
     """When tokens are read of which an expression holds."""
     having = {name: data for name, data in walk.data.items() if set(TRACKS) <= set(data.spans)}
     if not having:

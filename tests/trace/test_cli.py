@@ -3,8 +3,7 @@
 import itertools
 import json
 import re
-from pathlib import Path
-from typing import Any
+import shlex
 
 import numpy as np
 import pytest
@@ -14,10 +13,11 @@ from conceptloader.cli import main
 from conceptloader.loader.torch.loader import make_dataloader
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import locate_documents, locate_where, open_run, trace_step
+from tests.raises import cells
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """run.yaml, and what two ranks left in run/ after 6 steps of 8 samples: run log, next to their batches."""
     folder = tmp_path_factory.mktemp("cli")
     content = {
@@ -45,12 +45,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 STEP = "trace", "{config}", "--step", "0"
 
 
-def answer(capsys: pytest.CaptureFixture[str], *args: object) -> Any:
+def answer(capsys, *args):
     assert main([*map(str, args), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def test_plan_is_what_the_ranks_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_is_what_the_ranks_read(folder, capsys):
     config = folder / "run.yaml"
     words = ["query", config, "from samples", "--steps", "2:5"]
     by_log = answer(capsys, *words, "--run-log", folder / "run")["rows"]
@@ -66,7 +66,7 @@ def test_plan_is_what_the_ranks_read(folder: Path, capsys: pytest.CaptureFixture
     assert found == expected
 
 
-def test_answers_are_those_of_python(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_are_those_of_python(folder, capsys):
     run, common = open_run(folder / "run.yaml", folder / "run"), (folder / "run.yaml", "--run-log", folder / "run")
     samples = json.loads(json.dumps([one.to_dict() for one in trace_step(run, 3)]))
     assert [one["sample"] for one in samples] == list(range(24, 32))
@@ -89,7 +89,7 @@ def test_answers_are_those_of_python(folder: Path, capsys: pytest.CaptureFixture
         assert answer(capsys, "locate", *common, "--samples", 48, *words)["seen"] == expected
 
 
-def test_text_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_for_people(folder, capsys):
     config, log = str(folder / "run.yaml"), str(folder / "run")
     expected = {
         ("trace", config, "--run-log", log, "--sample", "5"): r"sample 5; step 0, micro batch 1, rank 1, slot 0; \w+",
@@ -103,24 +103,22 @@ def test_text_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
         assert re.match(pattern, out), out
 
 
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ([*STEP], "steps cannot be mapped to samples"),
-        (["trace", "--step", "0"], "found no configuration, expected CONFIG, the YAML file of the run, or its run log"),
-        ([*STEP, "--run-log", "{folder}"], "found no start of a run"),
-        ([*STEP, "--run-log", "{folder}/run", "--global-batch-size", "8"], "--global-batch-size and --run-log"),
-        ([*STEP, "--global-batch-size", "8", "--dp-size", "3"], "expected a multiple of"),
-        ([*STEP, "--run-log", "{folder}/run", "--dp-size", "3"], "--dp-size without --global-batch-size"),
-        (["trace", "{config}", "--sample", "1", "--scheme", "contiguous"], "--scheme without --global-batch-size"),
-        (
-            ["locate", "{config}", "--document", "a", "--micro-batch-size", "2"],
-            "--micro-batch-size without --global-batch-size",
-        ),
-        (["locate", "{config}", "--document", "nobody"], "found no 'nobody' in books, web"),
-    ],
-)
-def test_usage_errors(folder: Path, capsys: pytest.CaptureFixture[str], command: list[str], message: str) -> None:
+USAGE = """
+trace '{config}' --step 0 | steps cannot be mapped to samples
+trace --step 0 | found no configuration, expected CONFIG, the YAML file of the run, or its run log
+trace '{config}' --step 0 --run-log '{folder}' | found no start of a run
+trace '{config}' --step 0 --run-log '{folder}/run' --global-batch-size 8 | --global-batch-size and --run-log
+trace '{config}' --step 0 --global-batch-size 8 --dp-size 3 | expected a multiple of
+trace '{config}' --step 0 --run-log '{folder}/run' --dp-size 3 | --dp-size without --global-batch-size
+trace '{config}' --sample 1 --scheme contiguous | --scheme without --global-batch-size
+locate '{config}' --document a --micro-batch-size 2 | --micro-batch-size without --global-batch-size
+locate '{config}' --document nobody | found no 'nobody' in books, web
+"""
+
+
+@pytest.mark.parametrize(("command", "message"), cells(USAGE))
+def test_usage_errors(folder, capsys, command, message):
+    command = shlex.split(command)
     args = [arg.format(config=folder / "run.yaml", folder=folder) for arg in command]
     assert main(args) == 2
     assert message in capsys.readouterr().err

@@ -6,9 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -27,10 +24,10 @@ BATCH, SAVE, STEPS, IDS = 8, 5, 40, ["web-3", "books-7"]
 class Training:
     """A folder with run.yaml, and what a training leaves in it: its weights after each step, checkpoints, run log."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.weights, self.seen = folder, dict[int, Any](), dict[int, Any]()
+    def __init__(self, folder):
+        self.folder, self.weights, self.seen = folder, {}, {}
 
-    def train(self, config: str, runs: str, until: int, start: Path | None = None) -> None:
+    def train(self, config, runs, until, start=None):
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Embedding(1000, 8), torch.nn.Linear(8, 1000))
         optimizer = torch.optim.AdamW(model.parameters())
@@ -55,10 +52,10 @@ class Training:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Training:
+def trained(tmp_path_factory):
     """A run of STEPS steps, which was started three times: the second ended within step 23, and began again at 20."""
     folder = tmp_path_factory.mktemp("removal")
-    content: dict[str, Any] = {"seq_len": 32, "tracks": {"concepts": {}}, "datasets": {}}
+    content = {"seq_len": 32, "tracks": {"concepts": {}}, "datasets": {}}
     for k, name in enumerate(("web", "books")):
         path = write_dataset(folder / name, random_documents(300, seed=k, prefix=name, mean_length=40), shards=2)
         content["datasets"][name] = {"path": os.path.basename(path), "weight": 1}
@@ -71,7 +68,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Training:
     return run
 
 
-def ask(folder: Path, *words: object, code: int = 0) -> str:
+def ask(folder, *words, code=0):
     """What the command says, in a process of its own."""
     command = [sys.executable, "-m", "conceptloader", "locate", *map(str, words), "--quiet"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
@@ -79,7 +76,7 @@ def ask(folder: Path, *words: object, code: int = 0) -> str:
     return done.stdout
 
 
-def test_a_run_resumes_from_before_its_documents(trained: Training) -> None:
+def test_a_run_resumes_from_before_its_documents(trained):
     folder, runs = trained.folder, trained.folder / "runs"
     run = open_run(log=runs)
     steps = {
@@ -125,20 +122,20 @@ def test_a_run_resumes_from_before_its_documents(trained: Training) -> None:
 
 
 @pytest.fixture
-def folder(trained: Training, tmp_path: Path) -> Path:
+def folder(trained, tmp_path):
     """A copy that a test may damage."""
     shutil.copytree(trained.folder, tmp_path / "copy", copy_function=shutil.copy2)
     return tmp_path / "copy"
 
 
-def check(capsys: pytest.CaptureFixture[str], *words: object, code: int) -> str:
+def check(capsys, *words, code):
     """What --check says on stderr, with an exit code."""
     capsys.readouterr()
     assert main(["locate", *map(str, words), "--check"]) == code
     return capsys.readouterr().err
 
 
-def test_documents_that_no_step_had(trained: Training, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_documents_that_no_step_had(trained, capsys, tmp_path):
     run, runs = open_run(log=trained.folder / "runs"), trained.folder / "runs"
     unseen = next(k for k in range(300) if not list(locate_documents(run, [f"web-{k}"], STEPS * BATCH)))
     (tmp_path / "ids").write_text(f"web-{unseen}\n")
@@ -148,7 +145,7 @@ def test_documents_that_no_step_had(trained: Training, capsys: pytest.CaptureFix
     assert check(capsys, "--run-log", runs, "--document", f"web-{unseen}", *later, code=1) == ""
 
 
-def test_what_is_excluded_of_one_document(trained: Training, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_excluded_of_one_document(trained, capsys):
     """By number its tokens are, as it may have no id; with a dataset, this one's alone."""
     web = cl.open_dataset(trained.folder / "web")
     number = web.find_document("web-3")[0]
@@ -167,7 +164,7 @@ def test_what_is_excluded_of_one_document(trained: Training, capsys: pytest.Capt
         assert not list(locate_documents(open_run(trained.folder / "one.yaml"), ["web-3"], STEPS * BATCH, "web"))
 
 
-def test_what_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_refused(folder, capsys):
     asked = "--run-log", folder / "runs", "--documents", folder / "some.txt"
     (folder / "some.txt").write_text("web-3\nnobody\nno one")
     assert "2 of 3 ids that no dataset has, such as 'nobody', 'no one'" in check(capsys, *asked, code=2)
@@ -183,7 +180,7 @@ def test_what_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "--check and --where" in check(capsys, *asked[:2], "--where", "3 in concepts", code=2)
 
 
-def test_a_dataset_that_was_rebuilt(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dataset_that_was_rebuilt(folder, capsys):
     shutil.rmtree(folder / "web")
     write_dataset(folder / "web", random_documents(300, seed=9, prefix="web", mean_length=40), shards=2)
     asked = folder / "run.yaml", "--run-log", folder / "runs", "--documents", folder / "ids.txt"
@@ -204,9 +201,7 @@ def test_a_dataset_that_was_rebuilt(folder: Path, capsys: pytest.CaptureFixture[
     ],
     ids=["samples passed over", "steps of another loader", "without the first launch", "after another loader"],
 )
-def test_a_run_log_with_gaps(
-    folder: Path, capsys: pytest.CaptureFixture[str], change: Callable[[list[Any]], list[Any]], message: str
-) -> None:
+def test_a_run_log_with_gaps(folder, capsys, change, message):
     """An all-clear is for all steps. What no step had of it is refused as well."""
     log = folder / "runs" / FILE_NAME
     lines = change([json.loads(line) for line in log.read_text().splitlines()])
@@ -215,7 +210,7 @@ def test_a_run_log_with_gaps(
         assert message in check(capsys, "--run-log", folder / "runs", "--document", document, "--samples", 320, code=2)
 
 
-def test_a_run_that_another_trainer_began(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_another_trainer_began(folder, capsys):
     config = yaml.safe_load((folder / "run.yaml").read_text()) | {"continue_from": "runs/00020.pt"}
     (folder / "moved.yaml").write_text(yaml.safe_dump(config))
     Training(folder).train("moved.yaml", "moved", 25)

@@ -2,9 +2,8 @@
 
 import json
 import operator
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hypothesis import strategies as st
 
@@ -12,14 +11,13 @@ from conceptloader.config import open_blend
 from conceptloader.order.partition import Place
 from conceptloader.order.progress.runlog import History, RunStart
 from conceptloader.trace import Run
-from tests.oracle.data import Data, read
+from tests.oracle.data import read
 from tests.oracle.samples import Oracle, meaning
 
 MOST = 100  # samples
 OPERATORS = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-Ids = dict[str, dict[int, float]]
 
 
 class Held(NamedTuple):
@@ -35,13 +33,13 @@ class Held(NamedTuple):
 class Walk:
     """A run of `count` samples. steps: those that it has; places: sample -> where it is trained."""
 
-    def __init__(self, folder: Path, config: dict[str, Any], starts: list[RunStart]) -> None:
+    def __init__(self, folder, config, starts):
         self.oracle, self.config = Oracle(config), config
         self.run = Run(blend=open_blend(config), history=History(starts))
         self.data = {name: read(Path(entry["path"])) for name, entry in config["datasets"].items()}
         total = sum(self.oracle.sizes.values())
         self.count = min(MOST, total) if config["order"] == "sequential" else MOST
-        self.places: dict[int, list[Place]] = {}
+        self.places = {}
         step, ranges = 0, []
         while step <= starts[-1].step or ranges[-1][0] < self.count:
             ranges.append(self.run.steps.range_of(step))
@@ -50,17 +48,17 @@ class Walk:
         self.steps = next((k for k, (_, stop) in enumerate(ranges) if stop > self.count), step)
         self.held = [list(self._held(t)) for t in range(self.count)]
 
-    def _walk_step(self, step: int) -> None:
+    def _walk_step(self, step):
         plan = self.run.steps.launch(step).plan
         for dp_rank in range(plan.partition.dp_size):
             for micro_batch, row in enumerate(plan.micro_batches(step, dp_rank)):
                 for slot, sample in enumerate(row.tolist()):
                     self.places.setdefault(sample, []).append(Place(step, micro_batch, dp_rank, slot))
 
-    def name(self, sample: int) -> str:
+    def name(self, sample):
         return self.oracle.locate(sample)[0]
 
-    def source_of(self, name: str, document: int) -> int:
+    def source_of(self, name, document):
         """The number that a document of a dataset has in its source; of no view, its own."""
         path, data = Path(self.config["datasets"][name]["path"]), self.data[name]
         if not data.runs:
@@ -68,7 +66,7 @@ class Walk:
         source = json.loads((path / "manifest.json").read_text())["source"]["path"]
         return int(read(path / source).document_of[data.runs[document][0]])
 
-    def _held(self, sample: int) -> Iterator[Held]:
+    def _held(self, sample):
         name, parts = self.oracle.parts(sample)
         of, own = self.data[name].document_of, self.oracle.own(name, sample)
         for part in parts:
@@ -85,7 +83,7 @@ class Walk:
                 moved = [(a + part.place, b + part.place) if a < b else None for a, b in (inputs, labels)]
                 yield Held(int(of[start]), start, stop, *moved)
 
-    def seen_tokens(self, sample: int) -> Iterator[tuple[int, bool, bool]]:
+    def seen_tokens(self, sample):
         """(token of the dataset, whether it is an input, whether it is a label) of all that a sample reads."""
         name, parts = self.oracle.parts(sample)
         own = self.oracle.own(name, sample)
@@ -95,9 +93,9 @@ class Walk:
                 yield token, token < part.end, token > part.first
 
 
-def concepts_of(data: Data, track: str) -> list[dict[int, float]]:
+def concepts_of(data, track):
     """The concepts of each token, with their scores."""
-    found: list[dict[int, float]] = [{} for _ in data.tokens]
+    found = [{} for _ in data.tokens]
     for span in data.spans.get(track, ()):
         ids, scores = meaning(data.codecs[track], span.record)
         for token in range(span.start, span.end):
@@ -106,7 +104,7 @@ def concepts_of(data: Data, track: str) -> list[dict[int, float]]:
 
 
 @st.composite
-def histories(draw: st.DrawFn, seq_len: int) -> list[RunStart]:
+def histories(draw, seq_len):
     """Starts of a run: on other ranks, with other batches, back a few steps, with samples done again or passed over."""
     starts, step, consumed = [], 0, 0
     for _ in range(draw(st.integers(1, 3))):
@@ -131,7 +129,7 @@ def histories(draw: st.DrawFn, seq_len: int) -> list[RunStart]:
 
 
 @st.composite
-def excluding_at_once(draw: st.DrawFn, config: dict[str, Any]) -> dict[str, Any]:
+def excluding_at_once(draw, config):
     """Also a document from a sample on that holds it: it is not seen there any more."""
     oracle = Oracle(config)
     t = draw(st.integers(0, min(MOST, sum(oracle.sizes.values())) - 1))
@@ -144,28 +142,28 @@ def excluding_at_once(draw: st.DrawFn, config: dict[str, Any]) -> dict[str, Any]
     return {**config, "exclude": config["exclude"] + entries}
 
 
-def carries(k: int) -> tuple[str, Callable[[Ids], bool | None]]:
+def carries(k):
     """A test of a concept, and whether it holds of a token that carries these, by track."""
     return f"'concept-{k}' in concepts", lambda ids: k in ids["concepts"]
 
 
-def scores(k: int, op: str, score: float) -> tuple[str, Callable[[Ids], bool | None]]:
-    def holds(ids: Ids) -> bool | None:
+def scores(k, op, score):
+    def holds(ids):
         return bool(OPERATORS[op](ids["scored"][k], score)) if k in ids["scored"] else None
 
     return f"score(scored, 'concept-{k}') {op} {score}", holds
 
 
-def no(one: Any) -> Any:
-    def holds(ids: Ids) -> bool | None:
+def no(one):
+    def holds(ids):
         found = one[1](ids)
         return None if found is None else not found
 
     return f"not ({one[0]})", holds
 
 
-def join(one: Any, word: str, two: Any) -> Any:
-    def holds(ids: Ids) -> bool | None:
+def join(one, word, two):
+    def holds(ids):
         found, decides = (one[1](ids), two[1](ids)), word == "or"
         return decides if decides in found else None if None in found else not decides
 
@@ -176,7 +174,5 @@ CONCEPTS = st.builds(carries, st.integers(0, 8)) | st.builds(
     scores, st.integers(0, 8), st.sampled_from(sorted(OPERATORS)), st.sampled_from([0, 0.25, 0.5])
 )
 EXPRESSIONS = st.recursive(
-    CONCEPTS,
-    lambda inner: inner.map(no) | st.builds(join, inner, st.sampled_from(["and", "or"]), inner),
-    max_leaves=5,
+    CONCEPTS, lambda inner: inner.map(no) | st.builds(join, inner, st.sampled_from(["and", "or"]), inner), max_leaves=5
 )

@@ -1,18 +1,16 @@
 """Something between a loader and a trainer that reads ahead, as device prefetchers do."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import Any
 
 
 class Ahead:
     """Reads two batches ahead."""
 
-    def __init__(self, batches: Iterable[Any]) -> None:
+    def __init__(self, batches):
         self.batches = batches
 
-    def __iter__(self) -> Iterator[Any]:
-        waiting: deque[Any] = deque()
+    def __iter__(self):
+        waiting = deque()
         for batch in self.batches:
             waiting.append(batch)
             if len(waiting) > 2:

@@ -3,24 +3,17 @@
 What the samples are, tests/oracle shows.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch.nn.functional import cross_entropy
 
 import conceptloader as cl
 from tests.trainers.values import apart
 
 VOCABULARY, EOS, SEQ_LEN = 24, 0, 16
-WINDOWS: dict[str, Any] = {
-    "outputs": {"position_ids": "document", "mask_document_boundaries": True, "loss_on_eos": False}
-}
-PACKS: dict[str, Any] = {"packing": {"bins": 4}}
-Forward = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Of input_ids and position_ids [B, S]."""
+WINDOWS = {"outputs": {"position_ids": "document", "mask_document_boundaries": True, "loss_on_eos": False}}
+PACKS = {"packing": {"bins": 4}}
 
 
 class Document(NamedTuple):
@@ -31,7 +24,7 @@ class Document(NamedTuple):
     weights: list[float]
 
 
-def documents(count: int = 60, *, seed: int = 0, longest: int = 40) -> list[Document]:
+def documents(count=60, *, seed=0, longest=40):
     """Documents of 2 to `longest` tokens that end in EOS; 30 % of the tokens are masked, some have weight 0."""
     rng = np.random.default_rng(seed)
     found = []
@@ -44,13 +37,7 @@ def documents(count: int = 60, *, seed: int = 0, longest: int = 40) -> list[Docu
     return found
 
 
-def write(
-    path: Path,
-    corpus: Sequence[Document],
-    *,
-    mode: str = "token-stream",
-    fields: Sequence[str] = ("loss_mask", "weight"),
-) -> str:
+def write(path, corpus, *, mode="token-stream", fields=("loss_mask", "weight")):
     """A dataset of two shards of these documents, with these of the two fields. Returns its path."""
     types = {"loss_mask": "u1", "weight": "f4"}
     options = cl.writing.BuildOptions(
@@ -69,26 +56,25 @@ def write(
     return str(path)
 
 
-def write_datasets(folder: Path) -> Path:
+def write_datasets(folder):
     """Two datasets, of which one has neither masks nor weights."""
     write(folder / "masked", documents(seed=1))
     write(folder / "plain", documents(30, seed=2), fields=())
     return folder
 
 
-def config_of(folder: Path, kind: dict[str, Any], **outputs: Any) -> dict[str, Any]:
+def config_of(folder, kind, **outputs):
     datasets = {name: {"path": str(folder / name), "weight": 1 + (name == "masked")} for name in ("masked", "plain")}
     return {"seq_len": SEQ_LEN, "datasets": datasets, **kind, "outputs": {**kind.get("outputs", {}), **outputs}}
 
 
-def rows(source: Any, samples: Iterable[int] | None = None) -> dict[str, Any]:
+def rows(source, samples=None):
     """A batch of these samples of a configuration, or of all, by their index."""
     data = source if isinstance(source, cl.SampleDataset) else cl.SampleDataset(source)
     return dict(cl.collate_fn(data.__getitems__([*(range(len(data)) if samples is None else samples)])))
 
 
-def mean_loss(forward: Forward, batch: dict[str, Any], loss: Any = cross_entropy) -> torch.Tensor:
+def mean_loss(forward, batch, loss=cross_entropy):
     """Of the labels that are trained on, where each document is forwarded by itself."""
     logits, trained = apart(forward, batch), batch["loss_mask"] == 1
-    found: torch.Tensor = loss(logits[trained], batch["labels"][trained])
-    return found
+    return loss(logits[trained], batch["labels"][trained])

@@ -1,8 +1,6 @@
 """The matrix: trainers x ways of stopping and going on, and what the models' forwards have to have seen."""
 
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -14,19 +12,19 @@ STEPS, BATCH = 7, 12
 SIZES = "SIGKILL and other sizes"
 WITHIN = {"micro": 3, "accumulate": 2}
 # What stops a run, and how it goes on. A trainer that takes whole steps from the loader ignores `mid` and `ahead`.
-PARTS: dict[str, list[dict[str, Any]]] = {
+PARTS = {
     SIZES: [{"kill": "all:4", "steps": 6}, {"ranks": 1, "micro": 3, "accumulate": 4}, {"ahead": True}],
     "same size, in the middle of accumulation": [{**WITHIN, "mid": True}, {**WITHIN, "ahead": True}],
     "another seed, as accepted": [{}, {"config": "seed.yaml", "options": {"allow_changed": ["seed"]}}],
 }
 
 
-def configs(folder: Path) -> tuple[str, str]:
+def configs(folder):
     """A training and a validation configuration; beside them other.yaml, with another weight, and seed.yaml, with
     another seed."""
     folder.mkdir(exist_ok=True)
     write_dataset(folder / "data", random_documents(60, seed=1))
-    common: dict[str, Any] = {"seq_len": 16, "datasets": {"data": {"path": "data"}}, "outputs": {"sample_index": True}}
+    common = {"seq_len": 16, "datasets": {"data": {"path": "data"}}, "outputs": {"sample_index": True}}
     common["tracks"] = {"concepts": {"layout": "padded"}}
     other = {"datasets": {"data": {"path": "data", "weight": 2.0}}}
     for name, change in {"run": {}, "other": other, "seed": {"seed": 6}}.items():
@@ -37,7 +35,7 @@ def configs(folder: Path) -> tuple[str, str]:
     return str(folder / "run.yaml"), str(folder / "valid.yaml")
 
 
-def launches(folder: Path, config: str, specs: list[dict[str, Any]]) -> list[Launch]:
+def launches(folder, config, specs):
     """The launches of a run: each but the last stops behind its checkpoint, and the next goes on from that."""
     folder.mkdir(parents=True, exist_ok=True)
     made = []
@@ -50,28 +48,28 @@ def launches(folder: Path, config: str, specs: list[dict[str, Any]]) -> list[Lau
     return made
 
 
-def run(module: str, chains: list[list[Launch]]) -> str:
+def run(module, chains):
     """All launches, from one process that has imported the trainer. Gives what they printed."""
     output, before = "", ""
     if module in ("run_lightning", "run_transformers", "run_accelerate"):
         module, before = "together", f"{module}."
     for one in (one for chain in chains for one in chain):
         function = f"{before}compare_values" if "values" in one.options else f"{before}train"
-        how: Any = {"function": function, "ranks": one.ranks, "number": one.number, "kill": one.kill}
+        how = {"function": function, "ranks": one.ranks, "number": one.number, "kill": one.kill}
         output += launch(f"tests.trainers.{module}", one, one.path, **how).output
     return output
 
 
-def errors(chain: list[Launch]) -> list[str]:
+def errors(chain):
     """Of ranks that failed, launch by launch."""
     return [path.read_text() for path in sorted(chain[0].path.glob("error.*"))]
 
 
-def seen(one: Launch, kind: str = "train") -> dict[int, Counter[int]]:
+def seen(one, kind="train"):
     """Step -> samples that the ranks' models had."""
     return ranks.seen(one.path, one.number, kind)
 
 
-def judge(chain: list[Launch]) -> tuple[int, int]:
+def judge(chain):
     """(skipped, repeated) samples of the run as it counts."""
     return ranks.judge(chain[0].path, len(chain), STEPS, BATCH)

@@ -11,18 +11,17 @@ from torch.utils.data import DataLoader
 
 import conceptloader as cl
 from conceptloader.integrations.accelerate_lm import AcceleratedEvaluation, AcceleratedLoader
-from tests.ranks.launch import Launch
 from tests.trainers import values
 from tests.trainers.ahead import Ahead
 
 
-def train(launch: Launch) -> None:
+def train(launch):
     options = dict(launch.options)
     plain, skip, wrapped, loops = (options.pop(name, False) for name in ("plain", "skip", "wrapped", "loops"))
     loops = loops or -1  # micro batches after which one is left
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=launch.accumulate)
-    model: Any = nn.Sequential(nn.Embedding(1000, 4), nn.Linear(4, 1000))
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    model = nn.Sequential(nn.Embedding(1000, 4), nn.Linear(4, 1000))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = accelerator.prepare(model, optimizer)
     loader: Any
     if launch.bare:
@@ -68,22 +67,22 @@ def train(launch: Launch) -> None:
     accelerator.wait_for_everyone()
 
 
-def compare_values(launch: Launch) -> None:
+def compare_values(launch):
     """As docs/trainers/lightning.md trains and evaluates, with weights."""
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=launch.accumulate)
-    tiny: Any = values.Tiny()
+    tiny = values.Tiny()
     held_out = AcceleratedEvaluation(
         accelerator, launch.valid, micro_batch_size=values.eval_batch(launch), num_samples=values.HELD_OUT
     )
 
-    def losses_of(model: Any, batch: dict[str, Any]) -> torch.Tensor:
+    def losses_of(model, batch):
         return values.weighted(model(batch["input_ids"], batch["position_ids"]), batch)
 
     model, optimizer = accelerator.prepare(tiny, torch.optim.SGD(tiny.parameters(), lr=values.RATE))
     loader = accelerator.prepare(AcceleratedLoader(accelerator, launch.config, micro_batch_size=launch.micro))
     if launch.resume:
         accelerator.load_state(launch.path / "state")
-    trained, validated, step_losses = [], [], list[torch.Tensor]()
+    trained, validated, step_losses = [], [], []
     for batch in loader:
         with accelerator.accumulate(model):
             loss = cl.token_mean(losses_of(model, batch), batch)
@@ -109,8 +108,8 @@ def compare_values(launch: Launch) -> None:
         values.compare(launch, tiny, values.Tiny(), values.mean_apart, trained, validated, True)
 
 
-def validate(launch: Launch, accelerator: Any, step: int) -> None:
-    shape: dict[str, Any] = {"micro_batch_size": 4, "last_batch": "drop"}
+def validate(launch, accelerator, step):
+    shape = {"micro_batch_size": 4, "last_batch": "drop"}
     loader = cl.EvaluationLoader(launch.valid, dp_rank=accelerator.process_index, dp_size=launch.ranks, **shape)
     for batch in loader:
         launch.record(step, batch["sample_index"], "val0")

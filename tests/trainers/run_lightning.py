@@ -3,7 +3,6 @@
 import logging
 import os
 import warnings
-from typing import Any
 
 import torch
 import torch._dynamo  # which optimizers import; here, once for all launches
@@ -12,7 +11,6 @@ from torch import nn
 import conceptloader as cl
 from conceptloader.integrations.lightning_lm import ConceptDataModule
 from conceptloader.integrations.lightning_lm.data import pl
-from tests.ranks.launch import Launch
 from tests.trainers import values
 
 warnings.filterwarnings("ignore")
@@ -20,36 +18,36 @@ logging.getLogger(pl.__name__).setLevel(logging.ERROR)
 
 
 class Model(pl.LightningModule):
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch):
         super().__init__()
         self.launch = launch
         self.layers = nn.Sequential(nn.Embedding(1000, 4), nn.Linear(4, 1000))
 
-    def loss(self, batch: dict[str, Any]) -> torch.Tensor:
+    def loss(self, batch):
         return nn.functional.cross_entropy(self.layers(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten())
 
-    def training_step(self, batch: dict[str, Any], index: int) -> torch.Tensor:
+    def training_step(self, batch, index):
         self.launch.record(self.trainer.global_step, batch["sample_index"])
         return self.loss(batch)
 
-    def validation_step(self, batch: dict[str, Any], index: int, dataloader_idx: int = 0) -> None:
+    def validation_step(self, batch, index, dataloader_idx=0):
         self.launch.record(self.trainer.global_step, batch["sample_index"], f"val{dataloader_idx}")
         self.log("val", self.loss(batch), batch_size=len(batch["input_ids"]), sync_dist=True)
 
-    def on_after_batch_transfer(self, batch: dict[str, Any], dataloader_idx: int) -> dict[str, Any]:
+    def on_after_batch_transfer(self, batch, dataloader_idx):
         return {k: v for k, v in batch.items() if k != "consumed_samples" or not self.launch.options.get("drop")}
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 class Saver(pl.Callback):
     """Writes a checkpoint after a step, or one micro batch later."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch):
         self.launch, self.due = launch, False
 
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
+    def on_train_batch_end(self, trainer, module, outputs, batch, index):
         before, self.due = self.due, trainer.global_step == self.launch.save_at
         if self.due and before == self.launch.mid and not (self.launch.path / f"saved{self.launch.number}").exists():
             trainer.save_checkpoint(self.launch.path / "last.ckpt")
@@ -59,45 +57,49 @@ class Saver(pl.Callback):
 class Valued(pl.LightningModule):
     """As docs/trainers/lightning.md trains and evaluates, with weights."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch):
         super().__init__()
         self.launch, self.tiny = launch, values.Tiny()
-        self.trained, self.validated = list[float](), list[float]()
+        self.trained, self.validated = [], []
 
-    def losses(self, batch: dict[str, Any]) -> torch.Tensor:
+    def losses(self, batch):
         return values.weighted(self.tiny(batch["input_ids"], batch["position_ids"]), batch)
 
-    def training_step(self, batch: dict[str, Any], index: int) -> torch.Tensor:
+    def training_step(self, batch, index):
         loss = cl.token_mean(self.losses(batch), batch)
         self.log("loss", loss.detach(), on_step=False, on_epoch=True, batch_size=len(batch["labels"]), sync_dist=True)
         return loss
 
-    def on_validation_epoch_start(self) -> None:
+    def on_validation_epoch_start(self):
         self.mean = cl.TokenMean()
 
-    def validation_step(self, batch: dict[str, Any], index: int) -> None:
+    def validation_step(self, batch, index):
         self.mean.add(self.losses(batch), batch)
 
-    def on_train_epoch_end(self) -> None:
+    def on_train_epoch_end(self):
         self.trained.append(float(self.trainer.callback_metrics["loss"]))
 
-    def on_validation_epoch_end(self) -> None:
+    def on_validation_epoch_end(self):
         self.log("val", self.mean.finish(self.device), sync_dist=True)
         if not self.trainer.sanity_checking:
             self.validated.append(float(self.trainer.callback_metrics["val"]))
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=values.RATE)
 
 
-def compare_values(launch: Launch) -> None:
-    """Each step is an epoch, with its validation."""
-    model = Valued(launch)
-    trainer = pl.Trainer(
+def trainer_of(launch, *callbacks, **options):
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    return pl.Trainer(
         accelerator="cpu", devices=launch.ranks, strategy="ddp" if launch.ranks > 1 else "auto",
-        accumulate_grad_batches=launch.accumulate, max_steps=launch.steps, max_epochs=-1, logger=False,
-        callbacks=[Saver(launch)], enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        accumulate_grad_batches=launch.accumulate, max_steps=launch.steps, callbacks=[Saver(launch), *callbacks],
+        **quiet, **options,
     )  # fmt: skip
+
+
+def compare_values(launch):
+    """Each step is an epoch, with its validation."""
+    model, trainer = Valued(launch), trainer_of(launch, max_epochs=-1)
     data = ConceptDataModule(
         launch.config, micro_batch_size=launch.micro, global_batch_size=launch.batch, epoch_samples=launch.batch,
         val=launch.valid,
@@ -110,18 +112,15 @@ def compare_values(launch: Launch) -> None:
         )  # fmt: skip
 
 
-def train(launch: Launch) -> None:
+def train(launch):
     options = launch.options
     scheduled = [pl.callbacks.GradientAccumulationScheduler({1: 2})] if "scheduled" in options else []
-    trainer = pl.Trainer(
-        accelerator="cpu", devices=launch.ranks, strategy="ddp" if launch.ranks > 1 else "auto",
-        accumulate_grad_batches=launch.accumulate, max_steps=launch.steps, max_epochs=options.get("epochs", -1),
-        callbacks=[Saver(launch), *scheduled], logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, val_check_interval=options.get("val_every"), num_sanity_val_steps=1,
-        limit_train_batches=options.get("limit"), check_val_every_n_epoch=None if "val_every" in options else 1,
+    trainer = trainer_of(
+        launch, *scheduled, max_epochs=options.get("epochs", -1), num_sanity_val_steps=1,
+        limit_train_batches=options.get("limit"),
     )  # fmt: skip
     ckpt = str(launch.path / "last.ckpt") if launch.resume else None
-    ends: dict[str, Any] = {} if launch.ahead else {"num_samples": options.get("num_samples", launch.batch * 100)}
+    ends = {} if launch.ahead else {"num_samples": options.get("num_samples", launch.batch * 100)}
     if launch.bare:
         rank = int(os.environ["RANK"])
         loader = cl.make_dataloader(

@@ -4,7 +4,6 @@ import json
 import os
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,7 +19,6 @@ from olmo_core.train.train_module.transformer import TransformerDataParallelConf
 from torch import nn
 
 from conceptloader.integrations.olmo_lm import ConceptDataLoader, ConceptDataLoaderConfig
-from tests.ranks.launch import Launch
 from tests.trainers.by_hand import VOCABULARY
 
 SEQ_LEN = 16
@@ -30,43 +28,43 @@ LOGGED = ("train/CE loss", "optim/total grad norm")
 class Module(TrainModule):
     """A small model, trained in micro batches, and a record of what it had."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch):
         super().__init__()
         self.launch = launch
         self.model = nn.Sequential(nn.Embedding(1000, 4), nn.Linear(4, 1000))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
 
-    def eval_batch_spec(self) -> EvalBatchSpec:
+    def eval_batch_spec(self):
         return EvalBatchSpec(rank_batch_size=64)
 
-    def state_dict(self, *, optim: bool | None = None) -> dict[str, Any]:
+    def state_dict(self, *, optim=None):
         return {"model": self.model.state_dict()}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict):
         self.model.load_state_dict(state_dict["model"])
 
-    def train_batch(self, batch: dict[str, Any], dry_run: bool = False) -> None:
+    def train_batch(self, batch, dry_run=False):
         if not dry_run:
             labelled = (batch["labels"] != -100).any(1)  # a last batch is padded
             self.launch.record(self.trainer.global_step - 1, batch["index"][labelled])
         for ids, labels in zip(*(batch[k].split(self.launch.micro) for k in ("input_ids", "labels")), strict=True):
             nn.functional.cross_entropy(self.model(ids).flatten(0, 1), labels.flatten()).backward()
 
-    def eval_batch(self, batch: dict[str, Any], labels: Any = None) -> Any:
+    def eval_batch(self, batch, labels=None):
         raise NotImplementedError
 
-    def optim_step(self) -> None:
+    def optim_step(self):
         for parameter in self.model.parameters() if dist.is_initialized() else ():
             dist.all_reduce(parameter.grad)
         self.optimizer.step()
 
-    def zero_grads(self) -> None:
+    def zero_grads(self):
         self.optimizer.zero_grad()
 
-    def num_flops_per_token(self, seq_len: int) -> int | None:
+    def num_flops_per_token(self, seq_len):
         return None
 
-    def global_num_flops_in_batch(self, batch: dict[str, Any]) -> int | None:
+    def global_num_flops_in_batch(self, batch):
         return None
 
 
@@ -76,7 +74,7 @@ class Larger(Callback):
 
     at: int = -1
 
-    def post_step(self) -> None:
+    def post_step(self):
         if self.trainer.global_step == self.at:
             self.trainer.data_loader.global_batch_size *= 2
 
@@ -87,23 +85,23 @@ class Losses(Callback):
 
     path: str = ""
 
-    def log_metrics(self, step: int, metrics: dict[str, float]) -> None:
+    def log_metrics(self, step, metrics):
         with open(self.path, "a") as file:
             file.write(json.dumps({name: metrics.get(name) for name in LOGGED}) + "\n")
 
 
-def tiny() -> Any:
+def tiny():
     """OLMo-core's own model."""
     return TransformerConfig.llama_like(d_model=16, vocab_size=VOCABULARY, n_layers=1, n_heads=2).build(
         init_device="cpu"
     )
 
 
-def separate_documents() -> None:
+def separate_documents():
     """Documents do not see each other in torch's attention either, as in OLMo-core's backends for GPUs."""
     forward = TorchAttentionBackend.forward
 
-    def of_documents(self: Any, qkv: Any, cu_doc_lens: Any = None, max_doc_len: Any = None, **options: Any) -> Any:
+    def of_documents(self, qkv, cu_doc_lens=None, max_doc_len=None, **options):
         if cu_doc_lens is None:
             return forward(self, qkv, **options)
         rows = [one.flatten(0, 1)[None] for one in qkv]
@@ -113,7 +111,7 @@ def separate_documents() -> None:
     TorchAttentionBackend.forward = of_documents
 
 
-def values(launch: Launch) -> Any:
+def values(launch):
     """OLMo-core's own training of a model that stays as it is, and whose attention matters."""
     separate_documents()
     module = TransformerTrainModuleConfig(
@@ -128,7 +126,7 @@ def values(launch: Launch) -> Any:
     return module
 
 
-def train(launch: Launch) -> None:
+def train(launch):
     init_distributed(backend="gloo")
     options = launch.options
     config = ConceptDataLoaderConfig(
@@ -136,7 +134,7 @@ def train(launch: Launch) -> None:
         epoch_samples=options.get("epoch_samples"), run_log=os.path.join(launch.out, "checkpoint"),
         allow_changed=tuple(options.get("allow_changed", ())),
     )  # fmt: skip
-    loader: Any = config.build(dp_process_group=dist.group.WORLD)
+    loader = config.build(dp_process_group=dist.group.WORLD)
     if launch.bare:
         # What a DataLoaderBase is by itself: nothing of the order in the state, epochs by their number.
         loader.__class__ = type(

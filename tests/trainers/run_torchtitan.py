@@ -11,7 +11,6 @@ import sys
 import types
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,10 +32,9 @@ from torchtitan.trainer import Trainer  # noqa: E402
 
 from conceptloader.integrations.torchtitan_lm import ConceptDataLoader  # noqa: E402
 from conceptloader.integrations.torchtitan_lm.data import FLAT, BaseDataLoader  # noqa: E402
-from tests.ranks.launch import Launch  # noqa: E402
 
 SEQ_LEN = 16
-NOW: dict[str, Any] = {}  # the launch, and the step that is being trained
+NOW = {}  # the launch, and the step that is being trained
 
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "trainers" / "torchtitan.md").read_text("utf-8")
@@ -47,16 +45,14 @@ assert SIZES.strip() in CODE
 exec(CODE if FLAT else CODE.replace(SIZES.strip(), RELEASE_SIZES.strip()), concept_llama.__dict__)
 
 
-class Model(concept_llama.ConceptLlama):  # type: ignore[name-defined, misc]
+class Model(concept_llama.ConceptLlama):
     """The page's, which records what it gets."""
 
     @dataclass(kw_only=True, slots=True)
-    class Config(concept_llama.ConceptLlama.Config):  # type: ignore[name-defined, misc]
+    class Config(concept_llama.ConceptLlama.Config):
         pass
 
-    def forward(
-        self, tokens: Any, positions: Any = None, attention_masks: Any = None, *, sample_index: Any, **further: Any
-    ) -> Any:
+    def forward(self, tokens, positions=None, attention_masks=None, *, sample_index, **further):
         assert tokens.shape == positions.shape == further["concepts_span_index"].shape
         assert tokens.ndim == (1 if FLAT else 2)
         assert further["concepts_ids"].shape[0] == len(sample_index) == tokens.numel() // SEQ_LEN
@@ -71,22 +67,22 @@ class Recording(Trainer):
     class Config(Trainer.Config):
         pass
 
-    def train(self) -> None:
-        launch: Launch = NOW["launch"]
+    def train(self):
+        launch = NOW["launch"]
         cl.metrics.on_step(lambda metrics: launch.record(metrics.step, [metrics.consumed_samples], "metrics"))
         if launch.options.get("tables"):
             self.compare(launch)
         else:
             super().train()
 
-    def compare(self, launch: Launch) -> None:
-        model: Any = self.model_parts[0]
+    def compare(self, launch):
+        model = self.model_parts[0]
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter *= 5  # a checkpoint has it, too
-        found: dict[str, list[float]] = {"losses": [], "norms": [], "validation": []}
+        found = {"losses": [], "norms": [], "validation": []}
 
-        def log(step: int, loss: float, most: float, norm: float, **_: Any) -> None:
+        def log(step, loss, most, norm, **_):
             found["losses"].append(loss)
             found["norms"].append(norm)
 
@@ -95,11 +91,11 @@ class Recording(Trainer):
         super().train()
         state = {k: v.full_tensor() if isinstance(v, DTensor) else v for k, v in model.state_dict().items()}
         if dist.get_rank() == 0:
-            plain: Any = self.model_config.build()
+            plain = self.model_config.build()
             plain.init_weights(buffer_device=None)
             plain.load_state_dict(state)
 
-            def forward(tokens: Any, positions: Any) -> Any:
+            def forward(tokens, positions):
                 if FLAT:
                     tokens, positions = tokens[0], positions[0]
                 logits = plain(tokens, positions, plain.get_attention_masks(positions=positions))
@@ -107,7 +103,7 @@ class Recording(Trainer):
 
             tables.torchtitan(launch, plain, forward, found)
 
-    def post_dataloading_process(self, input_dict: Any, labels: Any) -> Any:
+    def post_dataloading_process(self, input_dict, labels):
         NOW["step"] = self.step - 1
         return super().post_dataloading_process(input_dict, labels)
 
@@ -119,20 +115,20 @@ class Bare(BaseDataLoader):
     class Config(ConceptDataLoader.Config):
         pass
 
-    def __init__(self, config: Any, **context: Any) -> None:
+    def __init__(self, config, **context):
         self.inner = ConceptDataLoader(config, **context)
 
-    def __iter__(self) -> Any:
+    def __iter__(self):
         return iter(self.inner)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {}
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state):
         pass
 
 
-def tokenizer(folder: Path) -> str:
+def tokenizer(folder):
     """One that knows every token of the model."""
     folder.mkdir(exist_ok=True)
     words = {f"w{number}": number for number in range(2048)}
@@ -141,9 +137,9 @@ def tokenizer(folder: Path) -> str:
     return str(folder)
 
 
-def debug() -> Any:
+def debug():
     """What --module and --config name."""
-    launch: Launch = NOW["launch"]
+    launch = NOW["launch"]
     config = concept_llama.run(launch.config, launch.valid or "")
     model = config.model_spec.model
     options = {**launch.options, "allow_changed": tuple(launch.options.get("allow_changed", ()))}
@@ -177,7 +173,7 @@ def debug() -> Any:
     return Recording.Config(**{f.name: getattr(config, f.name) for f in fields(config) if f.init})
 
 
-def train(launch: Launch) -> None:
+def train(launch):
     NOW["launch"] = launch
     torch.set_num_threads(1)
     sys.argv = ["train.py", "--module", "tests.trainers.run_torchtitan", "--config", "debug"]

@@ -1,20 +1,17 @@
 """Losses that torchtitan and OLMo-core report of models of their own, beside those by hand."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import yaml
 
-from tests.ranks.launch import Launch
-from tests.trainers.by_hand import PACKS, WINDOWS, Forward, config_of, mean_loss, rows, write_datasets
+from tests.trainers.by_hand import PACKS, WINDOWS, config_of, mean_loss, rows, write_datasets
 
 KINDS = {"windows": WINDOWS, "packs": PACKS}
 
 
-def configs(folder: Path, **outputs: Any) -> dict[str, tuple[str, str]]:
+def configs(folder, **outputs):
     """Kind -> paths of its configurations for training and for validation, which reads every window once."""
     write_datasets(folder)
     found = {}
@@ -28,19 +25,19 @@ def configs(folder: Path, **outputs: Any) -> dict[str, tuple[str, str]]:
     return found
 
 
-def steps(launch: Launch) -> list[range]:
+def steps(launch):
     """The samples of each step that a launch makes."""
     return [range(step * launch.batch, (step + 1) * launch.batch) for step in range(launch.first, launch.steps)]
 
 
-def gradient_norm(model: torch.nn.Module, loss: torch.Tensor) -> float:
+def gradient_norm(model, loss):
     """Of all parameters, before any clipping."""
     model.zero_grad()
     loss.backward()
     return torch.stack([one.grad.norm() for one in model.parameters() if one.grad is not None]).norm().item()
 
 
-def torchtitan(launch: Launch, model: torch.nn.Module, forward: Forward, found: dict[str, list[float]]) -> None:
+def torchtitan(launch, model, forward, found):
     """Losses and norms of gradients in steps of several micro batches and ranks, and losses of validations, whose last
     micro batch is padded: `found`, and by hand, in values.NUMBER for the test."""
     losses = [mean_loss(forward, rows(launch.config, step)) for step in steps(launch)]
@@ -57,16 +54,15 @@ def torchtitan(launch: Launch, model: torch.nn.Module, forward: Forward, found: 
     (launch.path / f"values.{launch.number}").write_text(json.dumps(pairs))
 
 
-def olmo(launch: Launch) -> None:
+def olmo(launch):
     """Losses of steps of two micro batches on two ranks, and norms of their gradients. OLMo-core takes the mean over
     ranks of their mean losses; evaluation is by its own evaluators."""
     from tests.trainers.run_olmo import LOGGED, tiny
 
     model = tiny()
 
-    def forward(ids: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = model(ids)
-        return logits
+    def forward(ids, _):
+        return model(ids)
 
     model.load_state_dict(torch.load(launch.path / "model.pt"))
     lines = [json.loads(line) for line in (launch.path / f"losses.{launch.number}.0.jsonl").read_text().splitlines()]
@@ -74,7 +70,7 @@ def olmo(launch: Launch) -> None:
     wanted = []
     for step in steps(launch):
         of_ranks = [rows(launch.config, step[rank :: launch.ranks]) for rank in range(launch.ranks)]
-        loss: Any = sum(mean_loss(forward, batch) for batch in of_ranks) / launch.ranks
+        loss = sum(mean_loss(forward, batch) for batch in of_ranks) / launch.ranks
         wanted += [loss.item(), gradient_norm(model, loss)]
     assert len(found) == 2 * (launch.steps - launch.first)
     assert found == pytest.approx(wanted, rel=1e-4)

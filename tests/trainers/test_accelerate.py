@@ -3,9 +3,6 @@
 import itertools
 import os
 import socket
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -25,14 +22,14 @@ PLUGIN = "GradientAccumulationPlugin(num_steps=3, sync_with_dataloader=False)"
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> str:
+def config(tmp_path):
     return str(write_config(write_datasets(tmp_path) / "run.yaml", seq_len=16, outputs={"sample_index": True}))
 
 
 class Script:
     """A user's: it trains what it is given, and keeps the samples of each optimizer step that was really made."""
 
-    def __init__(self, config: str, accumulate: int, **options: Any) -> None:
+    def __init__(self, config, accumulate, **options):
         AcceleratorState._reset_state(True)
         GradientState._reset_state()
         options = options or {"gradient_accumulation_steps": accumulate}
@@ -40,16 +37,16 @@ class Script:
         self.layer = torch.nn.Linear(1, 1)
         self.prepare()
         self.loader = AcceleratedLoader(self.accelerator, config, micro_batch_size=MICRO)
-        self.batch, self.begun, self.steps = MICRO * accumulate, list[int](), list[list[int]]()
+        self.batch, self.begun, self.steps = MICRO * accumulate, [], []
 
-    def prepare(self) -> None:
+    def prepare(self):
         self.model, self.optimizer = self.accelerator.prepare(self.layer, torch.optim.SGD(self.layer.parameters(), 0.1))
 
-    def free_memory(self) -> None:
+    def free_memory(self):
         self.accelerator.free_memory()
         self.prepare()
 
-    def train(self, batches: Iterable[Any]) -> None:
+    def train(self, batches):
         for batch in batches:
             with self.accelerator.accumulate(self.model):
                 self.begun += batch["sample_index"].tolist()
@@ -61,11 +58,11 @@ class Script:
                 self.steps.append(self.begun)
                 self.begun = []
 
-    def prepared(self, batches: int) -> Any:
+    def prepared(self, batches):
         """A DataLoader of the user, which resets the count of Accelerate where it ends."""
         return self.accelerator.prepare(torch.utils.data.DataLoader(list(range(batches)), batch_size=1))
 
-    def check(self, first: int = 0) -> None:
+    def check(self, first=0):
         """Every step was of the next global batch, and the loader says so."""
         stop = first + len(self.steps) * self.batch
         assert self.steps == [list(range(k, k + self.batch)) for k in range(first, stop, self.batch)]
@@ -74,7 +71,7 @@ class Script:
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_count_reset_between_steps(config: str, tmp_path: Path, accumulate: int) -> None:
+def test_count_reset_between_steps(config, tmp_path, accumulate):
     """By another prepared loader that ends with a whole step, once and with every step, and by free_memory."""
     script = Script(config, accumulate)
     for batches, passes in ((2 * accumulate, 2), (accumulate, 4)):
@@ -97,7 +94,7 @@ def test_count_reset_between_steps(config: str, tmp_path: Path, accumulate: int)
     resumed.check(11 * script.batch)
 
 
-def test_step_within_a_global_batch(config: str, tmp_path: Path) -> None:
+def test_step_within_a_global_batch(config, tmp_path):
     """It is refused before it is made; what the error says to do is enough."""
     script = Script(config, 3)
     other = script.prepared(8)
@@ -116,7 +113,7 @@ def test_step_within_a_global_batch(config: str, tmp_path: Path) -> None:
     script.check(24)
 
 
-def evaluate(rank: int, config: str, ranks: int, port: int) -> None:
+def evaluate(rank, config, ranks, port):
     """A script's process: evaluations, also in the last step of a prepared DataLoader, which has a remainder of 1."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port))  # fmt: skip
@@ -127,7 +124,7 @@ def evaluate(rank: int, config: str, ranks: int, port: int) -> None:
     for count in (24, 23, 22, 20, 13, 1):
         loader = AcceleratedEvaluation(accelerator, config, micro_batch_size=4, num_samples=count)
         for _ in other:
-            seen, losses = list[int](), 0
+            seen, losses = [], 0
             for batch in loader:
                 index = batch["sample_index"]
                 found = accelerator.gather_for_metrics({"index": index, "loss": index.sum()})
@@ -146,7 +143,7 @@ def evaluate(rank: int, config: str, ranks: int, port: int) -> None:
     assert accelerator.gather_for_metrics(torch.ones(2)).shape == (2 * ranks,)
 
 
-def test_metrics_of_evaluations_have_each_sample_once(config: str) -> None:
+def test_metrics_of_evaluations_have_each_sample_once(config):
     """Three processes, of which two or one have fewer rows in the last batch, or all as many."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -154,7 +151,7 @@ def test_metrics_of_evaluations_have_each_sample_once(config: str) -> None:
     torch.multiprocessing.start_processes(evaluate, (config, 3, port), nprocs=3, start_method="fork")
 
 
-def test_blocks_without_a_batch_of_their_own(config: str) -> None:
+def test_blocks_without_a_batch_of_their_own(config):
     script = Script(config, 1)
     with raises(
         ConfigError, "accelerator.accumulate", "2 blocks", "has yielded 4 samples", fix="accumulate(first, sec"
@@ -163,7 +160,7 @@ def test_blocks_without_a_batch_of_their_own(config: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["split_batches", "dispatch_batches"])
-def test_options_of_other_loaders(config: str, caplog: pytest.LogCaptureFixture, option: str) -> None:
+def test_options_of_other_loaders(config, caplog, option):
     configuration = accelerate.utils.DataLoaderConfiguration(**{option: True}, use_stateful_dataloader=True)
     script = Script(config, 2, gradient_accumulation_steps=2, dataloader_config=configuration)
     assert f"DataLoaderConfiguration({option}): no effect" in caplog.text

@@ -20,11 +20,11 @@ from tests.trainers.matrix import configs
 
 
 @pytest.fixture(scope="module")
-def paths(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+def paths(tmp_path_factory):
     return configs(tmp_path_factory.mktemp("trainers") / "data")
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, module: str, adapter: str, **names: Any) -> Any:
+def stand_in(monkeypatch, module, adapter, **names):
     """The adapter, imported over a module that has only these names."""
     parts = module.split(".")
     for k in range(1, len(parts) + 1):
@@ -52,13 +52,13 @@ class TitanSteps:
     step: int | None = None
     tags: tuple[str, ...] = ()
 
-    def get_step(self) -> int | None:
+    def get_step(self):
         return self.step
 
-    def get_step_tags(self) -> tuple[str, ...]:
+    def get_step_tags(self):
         return self.tags
 
-    def train(self, loader: Any, first: int, stop: int, microbatches: int) -> list[list[int]]:
+    def train(self, loader, first, stop, microbatches):
         """The samples of the steps [first, stop), from 0, as Trainer.train takes them from one rank's loader."""
         batches, samples = iter(loader), []  # a generator: it begins when the first batch is asked for
         for self.step in range(first + 1, stop + 1):
@@ -67,7 +67,7 @@ class TitanSteps:
         return samples
 
 
-def with_steps(monkeypatch: pytest.MonkeyPatch) -> TitanSteps:
+def with_steps(monkeypatch):
     steps = TitanSteps()
     monkeypatch.setitem(sys.modules, "torchtitan.observability", types.ModuleType("torchtitan.observability"))
     monkeypatch.setattr(sys.modules["torchtitan.observability"], "structured_logger", steps, raising=False)
@@ -77,10 +77,10 @@ def with_steps(monkeypatch: pytest.MonkeyPatch) -> TitanSteps:
 TITANS = {"main": "torchtitan.components.data.loader", "0.3.0": "torchtitan.components.dataloader"}
 
 
-def maker(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str], version: str = "main") -> Any:
+def maker(monkeypatch, paths, version="main"):
     module = stand_in(monkeypatch, TITANS[version], "torchtitan_lm", BaseDataLoader=TitanBase)
 
-    def make(path: str = paths[0], rank: int = 0, ranks: int = 2, rows: int = 3, **options: Any) -> Any:
+    def make(path=paths[0], rank=0, ranks=2, rows=3, **options):
         size = {"max_context_length": 16, "num_tokens_per_batch": rows * 16}
         if version != "main":
             size = {"seq_len": 16, "local_batch_size": rows}
@@ -94,20 +94,20 @@ titan_steps = pytest.fixture(with_steps)
 
 
 @pytest.fixture
-def titan(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str], titan_steps: TitanSteps) -> Any:
+def titan(monkeypatch, paths, titan_steps):
     return maker(monkeypatch, paths)
 
 
 @pytest.fixture
-def titan_030(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str], titan_steps: TitanSteps) -> Any:
+def titan_030(monkeypatch, paths, titan_steps):
     return maker(monkeypatch, paths, "0.3.0")
 
 
-def titan_samples(loader: Any, count: int) -> list[list[int]]:
+def titan_samples(loader, count):
     return [inputs["sample_index"].tolist() for inputs, _ in itertools.islice(loader, count)]
 
 
-def test_torchtitan_states_are_equal_on_all_ranks_and_go_on_on_others(titan: Any) -> None:
+def test_torchtitan_states_are_equal_on_all_ranks_and_go_on_on_others(titan):
     loaders = [titan(rank=rank) for rank in range(2)]
     assert [titan_samples(loader, 2) for loader in loaders] == [[[0, 2, 4], [6, 8, 10]], [[1, 3, 5], [7, 9, 11]]]
     states = [loader.state_dict() for loader in loaders]
@@ -119,7 +119,7 @@ def test_torchtitan_states_are_equal_on_all_ranks_and_go_on_on_others(titan: Any
     assert titan_samples(one, 1) == [[12, 13, 14, 15, 16, 17]]
 
 
-def test_torchtitan_batches_are_flat(titan: Any) -> None:
+def test_torchtitan_batches_are_flat(titan):
     inputs, labels = next(iter(titan(model_inputs=("concepts_span_index", "concepts_ids"))))
     assert inputs["input"].shape == inputs["positions"].shape == inputs["concepts_span_index"].shape == (48,)
     assert inputs["positions"].view(3, 16).tolist() == [list(range(16))] * 3
@@ -127,7 +127,7 @@ def test_torchtitan_batches_are_flat(titan: Any) -> None:
     assert torch.equal(labels.view(3, 16)[:, :-1], inputs["input"].view(3, 16)[:, 1:])
 
 
-def test_torchtitan_030_takes_rows_and_says_infinite(titan_030: Any, paths: tuple[str, str]) -> None:
+def test_torchtitan_030_takes_rows_and_says_infinite(titan_030, paths):
     """Its validator sets `infinite`, and its Trainer names the sizes otherwise."""
     inputs, labels = next(iter(titan_030(model_inputs=("concepts_span_index", "concepts_ids"))))
     shape = inputs["input"].shape
@@ -141,11 +141,11 @@ def test_torchtitan_030_takes_rows_and_says_infinite(titan_030: Any, paths: tupl
         titan_030(infinite=False)
 
 
-def test_torchtitan_validates_every_window_once_on_any_number_of_ranks(titan: Any, paths: tuple[str, str]) -> None:
+def test_torchtitan_validates_every_window_once_on_any_number_of_ranks(titan, paths):
     """The last microbatch is full on all ranks, and what fills it has no loss."""
     size = len(cl.SampleDataset(paths[1]))
     for ranks, rows, batch in [(1, 1, 0), (2, 4, 0), (3, 5, 0), (2, 2, 16)]:
-        trained: list[int] = []
+        trained = []
         batches = []
         for rank in range(ranks):
             passes = [
@@ -164,10 +164,8 @@ def test_torchtitan_validates_every_window_once_on_any_number_of_ranks(titan: An
     assert again[size:] == again[:3], "a validator with a number of steps repeats"
 
 
-def test_torchtitan_refusals(
-    titan: Any, paths: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def written(**changes: Any) -> str:
+def test_torchtitan_refusals(titan, paths, tmp_path, monkeypatch):
+    def written(**changes):
         content = yaml.safe_load(Path(paths[0]).read_text())
         content["datasets"]["data"]["path"] = str(Path(paths[0]).parent / "data")
         path = tmp_path / f"{'-'.join(changes)}.yaml"
@@ -205,12 +203,10 @@ def test_torchtitan_refusals(
         stand_in(monkeypatch, "torchtitan.components.data.loader", "torchtitan_lm")
 
 
-def test_torchtitan_logs_the_trainers_steps(
-    titan: Any, titan_steps: TitanSteps, paths: tuple[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_torchtitan_logs_the_trainers_steps(titan, titan_steps, paths, tmp_path, caplog):
     """Whatever the global batch was, and whatever of a checkpoint was left out: the log's samples are the step's."""
     log = tmp_path / "outputs" / "checkpoint"  # torchtitan makes it with its first checkpoint
-    options: dict[str, Any] = {"run_log": str(log), "ranks": 1}
+    options = {"run_log": str(log), "ranks": 1}
     first = titan(**options, rows=6, global_batch_size=12)
     trained = titan_steps.train(first, 0, 3, microbatches=2)
     larger = titan(**options, rows=12, global_batch_size=24)
@@ -231,7 +227,7 @@ def test_torchtitan_logs_the_trainers_steps(
 
     caplog.clear()
     titan_steps.tags = ("eval",)  # a validator's loader begins at the first sample, and its batches are no steps
-    measured: list[Any] = []
+    measured = []
     remove = cl.metrics.on_step(measured.append)
     titan_samples(titan(), 3)
     remove()
@@ -245,7 +241,7 @@ def test_torchtitan_logs_the_trainers_steps(
         next(iter(titan(str(Path(paths[0]).with_name("measured.yaml")))))
 
 
-def test_torchtitan_steps_of_another_size_are_refused(titan: Any, titan_steps: TitanSteps, tmp_path: Path) -> None:
+def test_torchtitan_steps_of_another_size_are_refused(titan, titan_steps, tmp_path):
     """Steps of the run log would name other samples: it is seen in the first step, or at the second one's beginning."""
     for size, found in [(0, "sample 6 in step 0, expected step 1"), (24, "sample 12 in step 1, expected step 0")]:
         loader = titan(run_log=str(tmp_path / f"{size}"), global_batch_size=size, ranks=1, rows=6)
@@ -255,7 +251,7 @@ def test_torchtitan_steps_of_another_size_are_refused(titan: Any, titan_steps: T
     assert len(titan_steps.train(loader, 0, 3, microbatches=2)) == 3
 
 
-def test_torchtitan_of_another_interface_is_named(monkeypatch: pytest.MonkeyPatch, paths: tuple[str, str]) -> None:
+def test_torchtitan_of_another_interface_is_named(monkeypatch, paths):
     with_steps(monkeypatch)
     module = stand_in(monkeypatch, TITANS["main"], "torchtitan_lm", BaseDataLoader=TitanBase)
     with raises(ConfigError, "torchtitan", "tells its loader another size of batches"):
@@ -265,14 +261,12 @@ def test_torchtitan_of_another_interface_is_named(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("past", [0, 2], ids=["between passes", "in a pass"])
-def test_torchtitan_logs_each_pass(
-    titan: Any, titan_steps: TitanSteps, paths: tuple[str, str], tmp_path: Path, past: int
-) -> None:
+def test_torchtitan_logs_each_pass(titan, titan_steps, paths, tmp_path, past):
     """Of sequential data, whose last step is filled up: the log names the samples of a step in any pass."""
     size, batch = len(cl.SampleDataset(paths[1])), 10
     assert size % batch
     a_pass = -(-size // batch)
-    options: dict[str, Any] = {"run_log": str(tmp_path), "ranks": 1, "rows": 5}
+    options = {"run_log": str(tmp_path), "ranks": 1, "rows": 5}
     options["global_batch_size"] = batch
     loader, stop = titan(paths[1], **options), 2 * a_pass + past
     trained = titan_steps.train(loader, 0, stop, microbatches=2)

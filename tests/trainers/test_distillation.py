@@ -6,7 +6,6 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/distillation.md"
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> dict[str, Any]:
+def config(tmp_path):
     path = tmp_path / "data"
     write_dataset(path, random_documents(30, seed=1, vocab_size=50), vocab_size=50)
     tokens = cl.open_dataset(path).num_tokens
@@ -37,17 +36,17 @@ def config(tmp_path: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def recipe() -> dict[str, Any]:
+def recipe():
     """The page's definitions of the loss and of the trainer."""
     blocks = re.findall(r"```py(?:thon)?\n(.*?)```", PAGE.read_text(), re.DOTALL)
     code = [block for block in blocks if "def distillation_losses" in block or "class Student" in block]
     defined = re.compile(r"^(?:from |COLUMNS = |def |class ).*\n(?:(?: {4}.*)?\n)*", re.MULTILINE)
-    space: dict[str, Any] = {"torch": torch, "cl": cl}
+    space = {"torch": torch, "cl": cl}
     exec("".join(defined.findall("\n".join(code))), space)
     return space
 
 
-def model() -> Any:
+def model():
     torch.manual_seed(0)
     shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     return transformers.LlamaForCausalLM(
@@ -55,7 +54,7 @@ def model() -> Any:
     )
 
 
-def train(rank: int, ranks: int, config: dict[str, Any], out: Path, port: int) -> None:
+def train(rank, ranks, config, out, port):
     if ranks > 1:
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port))  # fmt: skip
@@ -80,16 +79,16 @@ def train(rank: int, ranks: int, config: dict[str, Any], out: Path, port: int) -
         torch.save([p.detach() for p in student.parameters()], out / "student.pt")
 
 
-def mean(losses_of: Any, student: Any, data: Any, samples: range) -> torch.Tensor:
+def mean(losses_of, student, data, samples):
     """Over all labels of these samples that count, of which there are some."""
     batch = cl.collate_fn([data[i] for i in samples])
     losses = losses_of(student(input_ids=batch["input_ids"], use_cache=False).logits, batch)
-    counted: torch.Tensor = losses[batch["loss_mask"] == 1]
+    counted = losses[batch["loss_mask"] == 1]
     return counted.mean()
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_losses_and_parameters_are_those_of_a_loop_by_hand(tmp_path: Path, config: Any, ranks: int) -> None:
+def test_losses_and_parameters_are_those_of_a_loop_by_hand(tmp_path, config, ranks):
     (out := tmp_path / "out").mkdir()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -116,7 +115,7 @@ def test_losses_and_parameters_are_those_of_a_loop_by_hand(tmp_path: Path, confi
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_a_step_without_labels_trains_nothing(tmp_path: Path, config: Any) -> None:
+def test_a_step_without_labels_trains_nothing(tmp_path, config):
     """In the model's own loss: transformers would divide by the labels of the step, 0."""
     from conceptloader.integrations.transformers_lm import ConceptTrainer
 

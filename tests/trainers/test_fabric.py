@@ -1,8 +1,5 @@
 """Lightning Fabric: a loop of one's own over a TrainedLoader, which Fabric saves and loads."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -17,18 +14,18 @@ fabric = pytest.importorskip("lightning.fabric", reason="lightning is not instal
 MICRO, ACCUMULATE, STEPS = 5, 2, 6
 
 
-def train(folder: Path, config: dict[str, Any], steps: int, micro: int, accumulate: int) -> list[float]:
+def train(folder, config, steps, micro, accumulate):
     """As docs/trainers.md has it, to `steps`, saved one micro batch later; from the checkpoint where there is one."""
     run = fabric.Fabric(accelerator="cpu", devices=1)
     loader = cl.TrainedLoader(
         config, dp_rank=run.global_rank, dp_size=run.world_size, micro_batch_size=micro, global_batch_size=10
     )
-    model: Any = Tiny()
+    model = Tiny()
     model, optimizer = run.setup(model, torch.optim.SGD(model.parameters(), RATE))
     state = {"model": model, "optimizer": optimizer, "loader": loader}
     if (folder / "state").exists():
         run.load(folder / "state", state)
-    losses, parts = [], list[float]()
+    losses, parts = [], []
     for number, batch in enumerate(loader, 1):
         ends = number % accumulate == 0
         if loader.steps == steps:
@@ -49,7 +46,7 @@ def train(folder: Path, config: dict[str, Any], steps: int, micro: int, accumula
 
 
 @pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
-def test_losses_are_those_of_a_loop_by_hand_through_a_resume(tmp_path: Path, kind: dict[str, Any]) -> None:
+def test_losses_are_those_of_a_loop_by_hand_through_a_resume(tmp_path, kind):
     config = {**config_of(write_datasets(tmp_path), kind, ignore_index=-100)}
     found = train(tmp_path, config, 3, MICRO, ACCUMULATE)
     found += train(tmp_path, config, STEPS, MICRO, ACCUMULATE)
@@ -65,7 +62,7 @@ def test_losses_are_those_of_a_loop_by_hand_through_a_resume(tmp_path: Path, kin
     assert found == pytest.approx(wanted, rel=1e-5)
 
 
-def test_ranks_are_not_shared_among_ranks_once_more(tmp_path: Path) -> None:
+def test_ranks_are_not_shared_among_ranks_once_more(tmp_path):
     """Fabric, as Lightning and Ray, puts a sampler of its own around others: a rank would read a part of its part."""
     run = fabric.Fabric(accelerator="cpu", devices=2)
     data = cl.SampleDataset(config_of(write_datasets(tmp_path), WINDOWS), 32)

@@ -2,8 +2,6 @@
 
 import json
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,7 @@ flags.FLAGS.mark_as_parsed()  # as absl.app.run does, which worker processes of 
 BATCH = 12
 
 
-def process(source: cl.GrainSource, rank: int, ranks: int, workers: int) -> Any:
+def process(source, rank, ranks, workers):
     """The batches of one process of a run."""
     dataset = grain.MapDataset.source(source)[rank::ranks].batch(BATCH // ranks)
     read = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
@@ -27,12 +25,12 @@ def process(source: cl.GrainSource, rank: int, ranks: int, workers: int) -> Any:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_resumed_by_other_processes(tmp_path: Path, workers: int) -> None:
+def test_resumed_by_other_processes(tmp_path, workers):
     config, _ = configs(tmp_path / "data")
-    total, samples, state = 7 * BATCH, Counter[int](), None
+    total, samples, state = 7 * BATCH, Counter(), None
 
     @jax.jit
-    def tokens_of(ids: Any) -> Any:
+    def tokens_of(ids):
         return ids.astype("float32").sum()
 
     plain = cl.make_dataloader(config, micro_batch_size=BATCH)

@@ -1,8 +1,5 @@
 """Counts of Lightning's Trainer that are not what they seem: no sample is trained twice for them."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 
@@ -19,15 +16,15 @@ MICRO = 4
 pytestmark = pytest.mark.filterwarnings("error:You passed in a `val_dataloader`")
 
 
-class Model(pl.LightningModule):  # type: ignore[name-defined,misc]
+class Model(pl.LightningModule):
     """manual: two optimizers, whose steps global_step counts. changed_at: the batch that changes the accumulation."""
 
-    def __init__(self, manual: bool = False, changed_at: int = -1) -> None:
+    def __init__(self, manual=False, changed_at=-1):
         super().__init__()
-        self.layers, self.seen = torch.nn.ModuleList([torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)]), list[int]()
+        self.layers, self.seen = torch.nn.ModuleList([torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)]), []
         self.automatic_optimization, self.changed_at = not manual, changed_at
 
-    def training_step(self, batch: dict[str, Any], index: int) -> Any:
+    def training_step(self, batch, index):
         self.seen += batch["sample_index"].tolist()
         if index == self.changed_at:
             self.trainer.accumulate_grad_batches = 4
@@ -38,24 +35,24 @@ class Model(pl.LightningModule):  # type: ignore[name-defined,misc]
                 optimizer.step()
         return loss
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self):
         if self.automatic_optimization:
             return torch.optim.SGD(self.parameters(), lr=0.1)
         return [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in self.layers]
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> str:
+def config(tmp_path):
     return str(write_config(write_datasets(tmp_path) / "run.yaml", seq_len=16, outputs={"sample_index": True}))
 
 
-def trainer(**options: Any) -> Any:
+def trainer(**options):
     common = {"accelerator": "cpu", "devices": 1, "logger": False, "enable_checkpointing": False}
     return pl.Trainer(enable_progress_bar=False, enable_model_summary=False, **{**common, **options})
 
 
 @pytest.mark.parametrize("manual", [False, True], ids=["automatic", "manual"])
-def test_loaders_made_in_every_epoch_go_on(config: str, manual: bool) -> None:
+def test_loaders_made_in_every_epoch_go_on(config, manual):
     model, epoch = Model(manual), 2 * MICRO
     data = ConceptDataModule(config, micro_batch_size=MICRO, global_batch_size=MICRO, epoch_samples=epoch)
     made = trainer(max_epochs=3, reload_dataloaders_every_n_epochs=1)
@@ -63,25 +60,23 @@ def test_loaders_made_in_every_epoch_go_on(config: str, manual: bool) -> None:
     made.fit_loop.max_epochs = 4
     made.fit(model, datamodule=data)
     assert model.seen == list(range(4 * epoch))
-    assert data.loader is not None
     assert data.loader.consumed_samples == 4 * epoch
 
 
-def test_accumulation_that_changes(config: str) -> None:
+def test_accumulation_that_changes(config):
     model = Model(changed_at=4)
     data = ConceptDataModule(config, micro_batch_size=MICRO, global_batch_size=2 * MICRO)
     with raises(ConfigError, "Trainer(accumulate_grad_batches=...)", "4", "2"):
         trainer(max_steps=4, accumulate_grad_batches=2).fit(model, datamodule=data)
-    assert data.loader is not None
     assert data.loader.consumed_samples == 4 * MICRO
 
 
 class Validated(Model):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.validated_at = list[int]()
+        self.validated_at = []
 
-    def validation_step(self, batch: dict[str, Any], index: int) -> None:
+    def validation_step(self, batch, index):
         self.validated_at.append(self.trainer.global_step)
 
 
@@ -94,13 +89,11 @@ class Validated(Model):
         (1, None, {"every_n_train_steps": 4}, [6]),
     ],
 )
-def test_num_samples_ends_the_run(
-    config: str, tmp_path: Path, caplog: Any, accumulate: int, epoch: int | None, saves: Any, validated_at: list[int]
-) -> None:
+def test_num_samples_ends_the_run(config, tmp_path, caplog, accumulate, epoch, saves, validated_at):
     """With the Trainer's defaults, checkpoints at the end of epochs among them; once more, and with more samples."""
     held_out = {"seq_len": 16, "order": "sequential", "datasets": {"code": {"path": str(tmp_path / "code")}}}
 
-    def fit(num_samples: int, ckpt: str | None = None) -> tuple[Validated, Any]:
+    def fit(num_samples, ckpt=None):
         model, saver = Validated(), pl.callbacks.ModelCheckpoint(tmp_path, save_last=True, **saves)
         made = trainer(
             enable_checkpointing=True, callbacks=[saver], accumulate_grad_batches=accumulate, num_sanity_val_steps=0
@@ -110,7 +103,6 @@ def test_num_samples_ends_the_run(
             epoch_samples=epoch, val=held_out, val_options={"num_samples": MICRO},
         )  # fmt: skip
         made.fit(model, datamodule=data, ckpt_path=ckpt)
-        assert data.loader is not None
         data.loader.check_step(made.global_step)
         return model, torch.load(saver.last_model_path or str(ckpt), weights_only=False)["global_step"]
 
@@ -133,7 +125,7 @@ def test_num_samples_ends_the_run(
         ({"overfit_batches": 0.5}, "0.5", "split"),
     ],
 )
-def test_epochs_that_the_trainer_cuts_are_refused(config: str, options: Any, found: str, fix: str) -> None:
+def test_epochs_that_the_trainer_cuts_are_refused(config, options, found, fix):
     """Silently, an epoch would have fewer steps than planned, or each epoch other samples than those to overfit."""
     data = ConceptDataModule(config, micro_batch_size=MICRO, global_batch_size=2 * MICRO, epoch_samples=6 * MICRO)
     made = trainer(max_epochs=3, accumulate_grad_batches=2, **options)
@@ -142,7 +134,7 @@ def test_epochs_that_the_trainer_cuts_are_refused(config: str, options: Any, fou
     assert model.seen == []
 
 
-def test_steps_that_the_run_does_not_have(config: str) -> None:
+def test_steps_that_the_run_does_not_have(config):
     data = ConceptDataModule(config, micro_batch_size=MICRO, global_batch_size=MICRO, num_samples=24)
     for name, most in (("min_steps", 6), ("min_epochs", 1)):
         with raises(ConfigError, f"Trainer({name}=...)", str(most + 1), f"at most {most}"):

@@ -4,16 +4,13 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from conceptloader.adapters import RunLog
-from tests.ranks.launch import Launch
 from tests.trainers import tables, values
 from tests.trainers.matrix import BATCH, PARTS, SIZES, WITHIN, configs, errors, judge, launches, run, seen
 
@@ -29,55 +26,50 @@ PACKAGES = {
     "torchtitan": "torchtitan",
 }
 # Without the adapter, this way of going on goes wrong: the matrix can see it. (DCP refuses what torchtitan would load.)
-BARE: dict[str, dict[str, Any]] = {
-    "lightning": {"ahead": True},
-    "transformers": {},
-    "accelerate": {},
-    "olmo": {},
-}
+BARE = {"lightning": {"ahead": True}, "transformers": {}, "accelerate": {}, "olmo": {}}
 # A trainer of these takes a whole step from the loader at once, and saves between steps.
 WHOLE_STEPS = ("olmo", "torchtitan")
 
-ONE: dict[str, Any] = {"ranks": 1, "accumulate": 2}
-MISUSE: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("misuse.yaml").read_text())
+ONE = {"ranks": 1, "accumulate": 2}
+MISUSE = yaml.safe_load(Path(__file__).with_name("misuse.yaml").read_text())
 
 # Launches whose losses and parameters are compared with those of a loop by hand.
-VALUES: dict[str, list[dict[str, Any]]] = {
+VALUES = {
     "windows": [{"micro": 3, "accumulate": 2}, {"ranks": 1, "micro": 4, "accumulate": 3}],
     "packs": [{"ranks": 1, "micro": 3, "accumulate": 4, "steps": 3}],
 }
 VALUED = ("lightning", "transformers", "accelerate")
-_TABLES: dict[str, Any] = {"micro": 4, "accumulate": 2, "steps": 3, "options": {"tables": True}}
+_TABLES = {"micro": 4, "accumulate": 2, "steps": 3, "options": {"tables": True}}
 TABLES = {"windows": [_TABLES], "packs": [_TABLES, {**_TABLES, "ranks": 1, "accumulate": 4, "steps": 5}]}
 
 
-def misuse(trainer: str) -> dict[str, Any]:
+def misuse(trainer):
     return {**MISUSE["every"], **MISUSE[trainer]}
 
 
 class Runs:
     """All launches of one trainer, made by one process."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name, folder):
         self.trainer = trainer = name.removeprefix("pytorch_")
         config, valid = configs(folder / "data")
 
-        def made(part: str, specs: list[dict[str, Any]]) -> list[Launch]:
+        def made(part, specs):
             specs = [{**spec, "valid": valid} if spec.get("val") else spec for spec in specs]
             specs = [{k: v for k, v in spec.items() if k != "val"} for spec in specs]
             return launches(folder / part, valid if part == "passes" else config, specs)
 
         self.parts = {part: made(f"part{k}", of_trainer(trainer, part)) for k, part in enumerate(PARTS)}
-        self.misuse: dict[str, list[Launch]] = {}
-        self.more: dict[str, list[Launch]] = {}
-        self.bare: list[Launch] = []
-        self.values: dict[str, list[Launch]] = {}
+        self.misuse = {}
+        self.more = {}
+        self.bare = []
+        self.values = {}
         if name == trainer:  # the same adapter by the other name of the package: its launches are enough
             self.make_more(trainer, made, folder)
         every = (self.parts, self.misuse, self.more, self.values, {"bare": self.bare})
         self.output = run(f"run_{name}", [chain for chains in every for chain in chains.values()])
 
-    def make_more(self, trainer: str, made: Callable[[str, list[dict[str, Any]]], list[Launch]], folder: Path) -> None:
+    def make_more(self, trainer, made, folder):
         for k, (name, case) in enumerate(misuse(trainer).items()):
             self.misuse[name] = made(f"misuse{k}", [{**ONE, **one} for one in case["launches"]])
         self.more = {name: made(name, specs) for name, specs in more(trainer).items()}
@@ -95,32 +87,32 @@ class Runs:
                 self.values[kind] = launches(folder / kind, train, specs)
 
 
-def of_trainer(trainer: str, part: str) -> list[dict[str, Any]]:
+def of_trainer(trainer, part):
     """The launches as this trainer can make them; where sizes change in epochs of three steps, with validations."""
     specs = PARTS[part]
     if trainer in WHOLE_STEPS:
         specs = [{name: value for name, value in spec.items() if name not in ("mid", "ahead")} for spec in specs]
     if part != SIZES:
         return specs
-    options: dict[str, Any] = {} if trainer == "torchtitan" else {"epoch_samples": 3 * BATCH}
+    options = {} if trainer == "torchtitan" else {"epoch_samples": 3 * BATCH}
     if trainer == "lightning":
         options["epochs"] = 10
     return [{**spec, "val": int(trainer != "olmo"), "options": options} for spec in specs]
 
 
-def more(trainer: str) -> dict[str, list[dict[str, Any]]]:
+def more(trainer):
     """Other sizes within an epoch, ends, loops that are left."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    found = {}
     if trainer == "torchtitan":
         end = {"options": {"num_samples": 12 * 7}}
         found["sizes"] = [end, {"ranks": 1, "accumulate": 4}, {"options": {"exclude": ["dataloader"]}}]
     if trainer == "lightning":
         smaller = {"val": 1, "ranks": 1, "micro": 12, "accumulate": 2, "options": {"num_samples": 204, "epochs": 1}}
         found["sizes"] = [{"ranks": 1, "micro": 12, "accumulate": 3}, {**smaller, "steps": 6}, {**smaller, "steps": 9}]
-        long: dict[str, Any] = {"val": 1, "ranks": 1, "options": {"epoch_samples": 144, "epochs": 10}}
+        long = {"val": 1, "ranks": 1, "options": {"epoch_samples": 144, "epochs": 10}}
         found["sizes in an epoch"] = [{**long, "accumulate": 4}, {**long, "micro": 12, "accumulate": 3, "steps": 6}]
     if trainer == "accelerate":
-        loops: dict[str, Any] = {**WITHIN, "options": {"loops": 3}}  # and half a step
+        loops = {**WITHIN, "options": {"loops": 3}}  # and half a step
         within = {**loops, "ahead": True, "options": {"epoch_samples": 24, "loops": 3}}
         found["loops"] = [{**loops, "mid": True}, within]
         found["sizes"] = [{**ONE, "steps": 4, "options": {"num_samples": 46, "last_batch": "partial"}}]
@@ -130,21 +122,21 @@ def more(trainer: str) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def there(trainer: str) -> bool:
+def there(trainer):
     checkout = trainer == "torchtitan" and "CONCEPTLOADER_TORCHTITAN" in os.environ
     return checkout or find_spec(PACKAGES[trainer]) is not None
 
 
 @pytest.fixture(scope="module", params=list(PACKAGES))
-def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    trainer: str = request.param
+def runs(request, tmp_path_factory):
+    trainer = request.param
     if not there(trainer):
         pytest.skip(f"{PACKAGES[trainer]} is not installed: `make test-trainers` or `make trainers` has it")
     return Runs(trainer, tmp_path_factory.mktemp(trainer))
 
 
 @pytest.mark.parametrize("part", list(PARTS))
-def test_nothing_is_skipped_or_repeated(runs: Runs, part: str) -> None:
+def test_nothing_is_skipped_or_repeated(runs, part):
     made = runs.parts[part]
     assert errors(made) == [], runs.output[-2000:]
     assert judge(made) == (0, 0)
@@ -154,7 +146,7 @@ def test_nothing_is_skipped_or_repeated(runs: Runs, part: str) -> None:
     assert (made[0].path / "reached.0.0").exists() == (part == SIZES)
 
 
-def test_losses_and_parameters_are_those_of_a_loop_by_hand(runs: Runs) -> None:
+def test_losses_and_parameters_are_those_of_a_loop_by_hand(runs):
     """Masks, weights, packs, boundaries of documents, accumulation, a last batch that is not full, a resume."""
     for kind, made in runs.values.items():
         assert errors(made) == [], runs.output[-2000:]
@@ -167,21 +159,21 @@ def test_losses_and_parameters_are_those_of_a_loop_by_hand(runs: Runs) -> None:
                 assert ours == pytest.approx(by_hand, rel=1e-5, abs=1e-5), f"{kind}, launch {launch.number}: {what}"
 
 
-def test_without_the_adapter_it_is_seen(runs: Runs) -> None:
+def test_without_the_adapter_it_is_seen(runs):
     try:
         assert not runs.bare or judge(runs.bare) != (0, 0)
     except AssertionError:
         assert errors(runs.bare)  # transformers: it cannot resume at all
 
 
-def test_misuse_is_refused_with_what_to_do(runs: Runs) -> None:
+def test_misuse_is_refused_with_what_to_do(runs):
     for name, made in runs.misuse.items():
         said, message = errors(made), misuse(runs.trainer)[name]["says"]
         assert said, f"{name}: nothing was refused"
         assert re.search(message, said[-1]), f"{name}: {said[-1]}"
 
 
-def test_epochs_and_evaluation(runs: Runs) -> None:
+def test_epochs_and_evaluation(runs):
     trainer = runs.trainer
     for name, made in runs.more.items():
         assert errors(made) == [], name
@@ -207,7 +199,7 @@ def test_epochs_and_evaluation(runs: Runs) -> None:
         passes(runs.more["passes"])
 
 
-def change_of_batch(made: list[Launch], in_epochs: list[Launch]) -> None:
+def change_of_batch(made, in_epochs):
     """From 108 samples on, which are no multiple of 24, whole batches of 24, also after a resume; to the end."""
     steps = [Counter(range(108 + first, 132 + first)) for first in (0, 24, 48, 72)]
     assert seen(made[1]) == dict(zip((3, 4, 5), steps, strict=False))
@@ -218,7 +210,7 @@ def change_of_batch(made: list[Launch], in_epochs: list[Launch]) -> None:
     assert max(seen(in_epochs[1], "val0")) == 5, "at 144 samples"
 
 
-def passes(made: list[Launch]) -> None:
+def passes(made):
     """Of 48 windows in steps of 10, beyond their end, resumed at the end of a pass: each once a pass."""
     steps = {**seen(made[0]), **seen(made[1])}
     assert min(seen(made[1])) == 5
@@ -230,7 +222,7 @@ def passes(made: list[Launch]) -> None:
     assert [(start.step, start.consumed) for start in starts] == [(0, 0), (5, 0), (10, 0)]
 
 
-def logged(made: list[Launch]) -> RunLog:
+def logged(made):
     """The run log names the samples of each step: after another global batch, and without the loader's state."""
     log = RunLog(made[0].path / "checkpoint")
     for launch, stop in zip(made, [*(one.first for one in made[1:]), made[-1].steps], strict=True):
@@ -239,7 +231,7 @@ def logged(made: list[Launch]) -> RunLog:
     return log
 
 
-def evaluated(trainer: str, made: list[Launch]) -> None:
+def evaluated(trainer, made):
     """Each evaluation of each launch read the same windows, from the first one on, each once."""
     for kind in ["val0", "val1"] if trainer == "lightning" else ["val0"]:
         by_step = [counts for launch in made for step, counts in seen(launch, kind).items() if step]

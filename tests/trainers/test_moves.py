@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -23,13 +22,10 @@ CHECKPOINTS = {
     "torchtitan": f"checkpoint/step-{SAVED}",
 }
 # Both ranks are killed in their fifth step; one goes on from the checkpoint after the third.
-SIZES: list[dict[str, Any]] = [
-    {"micro": 3, "accumulate": 2, "kill": "all:4", "steps": 6},
-    {"ranks": 1, "accumulate": 2},
-]
+SIZES = [{"micro": 3, "accumulate": 2, "kill": "all:4", "steps": 6}, {"ranks": 1, "accumulate": 2}]
 
 
-def test_a_run_moves_through_all_trainers_and_back(tmp_path: Path) -> None:
+def test_a_run_moves_through_all_trainers_and_back(tmp_path):
     """Every sample is trained once, in the order of the run, whoever trains it."""
     config, _ = configs(tmp_path / "data")
     plain = cl.make_dataloader(config, micro_batch_size=BATCH)

@@ -2,8 +2,6 @@
 
 import json
 from itertools import chain
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +15,7 @@ from tests.raises import raises
 pytest.importorskip("olmo_core")
 
 
-def test_documents_and_rows_of_olmo(tmp_path: Path) -> None:
+def test_documents_and_rows_of_olmo(tmp_path):
     """What its micro batches cannot be cut into is refused; where documents begin reaches the model."""
     from olmo_core.data.utils import get_cumulative_document_lengths, split_batch
 
@@ -25,7 +23,7 @@ def test_documents_and_rows_of_olmo(tmp_path: Path) -> None:
 
     folder = write_datasets(tmp_path)
 
-    def loader(model_inputs: tuple[str, ...] = (), **config: Any) -> Any:
+    def loader(model_inputs=(), **config):
         path = write_config(folder / "olmo.yaml", seq_len=16, **config)
         return ConceptDataLoader(
             str(path), global_batch_size=96, work_dir=str(tmp_path), model_inputs=model_inputs, fs_local_rank=0
@@ -40,7 +38,7 @@ def test_documents_and_rows_of_olmo(tmp_path: Path) -> None:
     for name in ("labels", "doc_lens"):
         with raises(ConfigError, "model_inputs", f"{name}, which OLMo-core gives the model itself"):
             loader((name,))
-    packs: dict[str, Any] = {"packing": {"bins": 4}}
+    packs = {"packing": {"bins": 4}}
     for config in ({"outputs": {"position_ids": "document"}}, packs):
         made = loader(("position_ids",), **config)
         made.reshuffle(1)
@@ -53,9 +51,7 @@ def test_documents_and_rows_of_olmo(tmp_path: Path) -> None:
     assert "doc_lens" not in loader(**packs, outputs={"position_ids": "off"}).get_mock_batch()
 
 
-def test_a_batch_size_that_changes_is_in_the_one_account_of_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_batch_size_that_changes_is_in_the_one_account_of_the_run(tmp_path, capsys):
     """Its log, its steps and what its mixture has learned. A step may be observed after the change."""
     from conceptloader.integrations.olmo_lm import ConceptDataLoaderConfig
 
@@ -85,7 +81,7 @@ def test_a_batch_size_that_changes_is_in_the_one_account_of_the_run(
         assert [one["sample"] for one in json.loads(capsys.readouterr().out)["samples"]] == samples
 
 
-def test_a_batch_without_labels_is_no_nan_in_olmo(tmp_path: Path) -> None:
+def test_a_batch_without_labels_is_no_nan_in_olmo(tmp_path):
     """OLMo-core divides by the labels of a rank's batch; where there are some, its loss is the mean over them."""
     from olmo_core.nn.transformer import TransformerConfig
     from olmo_core.optim import AdamWConfig
@@ -98,11 +94,11 @@ def test_a_batch_without_labels_is_no_nan_in_olmo(tmp_path: Path) -> None:
     module = TransformerTrainModuleConfig(rank_microbatch_size=32, max_sequence_length=16, optim=AdamWConfig()).build(
         model, device=torch.device("cpu")
     )
-    metrics: dict[str, Any] = {}
+    metrics = {}
     module.record_metric = lambda name, value, *_, **__: metrics.update({name: float(value)})
     module.record_ce_loss = lambda value, *_, **__: metrics.update({"loss": float(value)})
 
-    def loss(stop: int) -> float:
+    def loss(stop):
         """Of the first four windows, of which the tokens from 0 to `stop` are quarantined."""
         config = {"seq_len": 16, "order": "sequential", "datasets": {"data": {"path": data}}}
         config["exclude"] = [{"dataset": "data", "tokens": [0, stop]}]

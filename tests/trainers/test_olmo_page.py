@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +25,7 @@ for model in [one for one in gc.get_objects() if isinstance(one, Transformer)]:
 """
 
 
-def test_the_page_of_olmo_trains_one_model_on_two_ranks(checkout: Path, tmp_path: Path) -> None:
+def test_the_page_of_olmo_trains_one_model_on_two_ranks(checkout, tmp_path):
     pytest.importorskip("olmo_core")
     page = (checkout / "docs" / "trainers" / "torchtitan.md").read_text("utf-8")
     part = page.partition("<!-- needs: olmo_core -->")[2]

@@ -1,8 +1,6 @@
 """TRL's SFTTrainer over conceptloader's samples: losses and parameters of a loop by hand, and a resume."""
 
 import copy
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,19 +20,19 @@ trl = pytest.importorskip("trl", reason="trl is not installed: `make trainers` h
 STEPS, BATCH, HELD_OUT = 4, 12, 8
 
 
-def tokenizer() -> Any:
+def tokenizer():
     words = {f"w{number}": number for number in range(VOCABULARY)}
     made = Tokenizer(WordLevel(words, unk_token="w0"))
     return transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="w0", pad_token="w0")
 
 
-def held_out(data: dict[str, Any]) -> cl.SampleDataset:
+def held_out(data):
     masked = {"masked": {"path": data["datasets"]["masked"]["path"]}}
     return cl.SampleDataset({**data, "datasets": masked, "order": "sequential"}, HELD_OUT)
 
 
-def trainer(folder: Path, model: Any, data: dict[str, Any], more: Any = (), **options: Any) -> Any:
-    settings: dict[str, Any] = {
+def trainer(folder, model, data, more=(), **options):
+    settings = {
         "per_device_train_batch_size": 4, "gradient_accumulation_steps": 3, "max_steps": STEPS, "use_cpu": True,
         "learning_rate": values.RATE, "lr_scheduler_type": "constant", "max_grad_norm": 0, "logging_steps": 1,
         "save_steps": 2, "eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 4, "report_to": [],
@@ -49,15 +47,15 @@ def trainer(folder: Path, model: Any, data: dict[str, Any], more: Any = (), **op
     )  # fmt: skip
 
 
-def by_hand(model: Any, batch: Any) -> torch.Tensor:
+def by_hand(model, batch):
     return mean_loss(lambda ids, places: model(input_ids=ids).logits, batch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
-def test_losses_and_parameters_are_those_of_a_loop_by_hand(tmp_path: Path, kind: dict[str, Any]) -> None:
+def test_losses_and_parameters_are_those_of_a_loop_by_hand(tmp_path, kind):
     data = config_of(write_datasets(tmp_path), kind)
-    model: Any = Llama()
+    model = Llama()
     hand = copy.deepcopy(model)
     first = trainer(tmp_path / "out", model, data, max_steps=2)
     first.train()
@@ -72,7 +70,7 @@ def test_losses_and_parameters_are_those_of_a_loop_by_hand(tmp_path: Path, kind:
     valid = rows(held_out(data))
     for step in range(1, STEPS + 1):
         loss = by_hand(hand, rows(source, range((step - 1) * BATCH, step * BATCH)))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         assert logged[step]["loss"] == pytest.approx(loss.item(), rel=1e-5)
@@ -84,7 +82,7 @@ def test_losses_and_parameters_are_those_of_a_loop_by_hand(tmp_path: Path, kind:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_prefixes_let_documents_see_each_other(tmp_path: Path) -> None:
+def test_prefixes_let_documents_see_each_other(tmp_path):
     """With them position_ids have no effect in peft's models. LoRA has documents apart, as the model has."""
     peft = pytest.importorskip("peft", reason="peft is not installed: `make trainers` has it")
     data = config_of(write_datasets(tmp_path), PACKS)
@@ -99,7 +97,7 @@ def test_prefixes_let_documents_see_each_other(tmp_path: Path) -> None:
     assert lora.evaluate()["eval_loss"] == pytest.approx(evaluated, rel=1e-5)
 
 
-def test_options_that_prepare_data_are_refused(tmp_path: Path) -> None:
+def test_options_that_prepare_data_are_refused(tmp_path):
     data = config_of(write_datasets(tmp_path), WINDOWS)
     options = {
         "packing": True, "packing_strategy": "wrapped", "eval_packing": True, "pad_to_multiple_of": 8,

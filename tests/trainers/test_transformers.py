@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -28,22 +27,22 @@ from conceptloader.integrations.transformers_lm import ConceptTrainer, collate  
 class Named(torch.nn.Module):
     """Its forward names no loss mask: what the Trainer takes for unused columns."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.layer, self.seen = torch.nn.Linear(1, 1), list[tuple[bool, float]]()
+        self.layer, self.seen = torch.nn.Linear(1, 1), []
 
-    def forward(self, input_ids: Any, labels: Any, twice: Any) -> dict[str, Any]:
+    def forward(self, input_ids, labels, twice):
         self.seen.append((self.training, float(twice)))
         return {"loss": self.layer(torch.ones(1)).sum(), "logits": input_ids}
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def data(tmp_path_factory):
     """data(kind, samples): plain, in order, or weighted, with weights that are labels modulo 5."""
     folder = write_datasets(tmp_path_factory.mktemp("transformers"))
     sequential = {"order": "sequential", "datasets": {name: {"path": name} for name in ("code", "web")}}
     records = {"tracks": {"topic": {"layout": "records"}}}
-    kinds: dict[str, Any] = {
+    kinds = {
         "plain": {},
         "packs": {"seq_len": 64, "packing": {"bins": 4}},
         "packs in order": {"seq_len": 64, "packing": {"bins": 4}, **sequential},
@@ -59,10 +58,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture
-def make(data: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def make(data, tmp_path_factory):
     out = str(tmp_path_factory.mktemp("out"))
 
-    def trainer(model: Any = None, arguments: Any = (), **options: Any) -> Any:
+    def trainer(model=None, arguments=(), **options):
         settings = transformers.TrainingArguments(out, use_cpu=True, report_to=[], max_steps=1, disable_tqdm=True,
             save_strategy="no", **dict(arguments))  # fmt: skip
         return ConceptTrainer(model or torch.nn.Linear(1, 1), settings, **{"train_dataset": data(), **options})
@@ -70,7 +69,7 @@ def make(data: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return trainer
 
 
-def test_evaluations_read_no_window_twice(make: Any, data: Any) -> None:
+def test_evaluations_read_no_window_twice(make, data):
     refused = "793 samples in a shuffled order, that is 552 of web, which has 549"
     with raises(ConfigError, "eval_dataset", refused):
         make(eval_dataset=data())
@@ -85,9 +84,9 @@ def test_evaluations_read_no_window_twice(make: Any, data: Any) -> None:
             call(data())
 
 
-def test_a_data_collator_is_that_of_training_too(make: Any, data: Any) -> None:
+def test_a_data_collator_is_that_of_training_too(make, data):
     class Twice(collate):
-        def __call__(self, samples: Any) -> Any:
+        def __call__(self, samples):
             batch = super().__call__(samples)
             assert torch.equal(samples[1]["loss_mask"], samples.batch["loss_mask"][1])
             return {"twice": 2 * samples.batch["loss_mask"].sum(), **{k: batch[k] for k in ("input_ids", "labels")}}
@@ -103,9 +102,9 @@ def test_a_data_collator_is_that_of_training_too(make: Any, data: Any) -> None:
         make(data_collator=collate(), model_inputs=["topic_ids"])
 
 
-def test_a_mixture_that_learns_needs_logits(make: Any, data: Any) -> None:
+def test_a_mixture_that_learns_needs_logits(make, data):
     class Silent(Named):
-        def forward(self, **_: Any) -> dict[str, Any]:
+        def forward(self, **_):
             return {"loss": self.layer(torch.ones(1)).sum()}
 
     with raises(ConfigError, "losses", "no logits"):
@@ -114,7 +113,7 @@ def test_a_mixture_that_learns_needs_logits(make: Any, data: Any) -> None:
         make().set_weights({"web": 1})
 
 
-def causal(name: str = "Llama", **more: Any) -> Any:
+def causal(name="Llama", **more):
     """A model whose attention matters: weights of 0.3, where a default initialisation has 0.02."""
     torch.manual_seed(0)
     shape = {
@@ -125,16 +124,14 @@ def causal(name: str = "Llama", **more: Any) -> Any:
     return transformers.AutoModelForCausalLM.from_config(getattr(transformers, f"{name}Config")(**shape))
 
 
-def plain_loss(model: Any, batch: Any, smoothing: float = 0) -> torch.Tensor:
+def plain_loss(model, batch, smoothing=0):
     """The mean over labels that are trained on; each document by itself."""
     logits = values.apart(lambda ids, places: model(input_ids=ids, position_ids=places, use_cache=False).logits, batch)
     trained = batch["loss_mask"] == 1
     return cross_entropy(logits[trained], batch["labels"][trained], label_smoothing=smoothing)
 
 
-def compare(
-    folder: Path, model: Any, train: Any, valid: Any, loss: Any = plain_loss, options: Any = (), **more: Any
-) -> None:
+def compare(folder, model, train, valid, loss=plain_loss, options=(), **more):
     """Losses of two steps of two micro batches of 4 rows, and of evaluations of 8 samples, against those by hand."""
     hand = copy.deepcopy(model).float()
     if hand.config._attn_implementation.startswith("flash"):
@@ -162,18 +159,18 @@ def compare(
     assert [line["eval_loss"] for line in log if "eval_loss" in line][-3:] == pytest.approx(evaluated, rel=2e-5)
 
 
-def by_hand_evaluation(model: Any, valid: Any, loss: Any) -> float:
+def by_hand_evaluation(model, valid, loss):
     with torch.no_grad():
         return float(loss(model, cl.collate_fn([valid[k] for k in range(len(valid))])))
 
 
-def dense(query: Any, key: Any, value: Any, *_: Any, **more: Any) -> Any:
+def dense(query, key, value, *_, **more):
     """What flash_attn_func does, [B, S, heads, size]."""
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
     return scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True).transpose(1, 2)
 
 
-def variable(query: Any, key: Any, value: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, **more: Any) -> Any:
+def variable(query, key, value, cu_seqlens_q, cu_seqlens_k, **more):
     """What flash_attn_varlen_func does, [tokens, heads, size]."""
     assert torch.equal(cu_seqlens_q, cu_seqlens_k)
     parts = [dense(query[None, a:b], key[None, a:b], value[None, a:b])[0] for a, b in pairwise(cu_seqlens_q.tolist())]
@@ -191,9 +188,7 @@ def variable(query: Any, key: Any, value: Any, cu_seqlens_q: Any, cu_seqlens_k: 
     ],
     ids=["compiled", "GPT-2", "flash", "flash, with checkpointing"],
 )
-def test_documents_do_not_see_each_other(
-    data: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, name: str, attention: str, options: Any
-) -> None:
+def test_documents_do_not_see_each_other(data, tmp_path, monkeypatch, kind, name, attention, options):
     """With several rows a batch, in training, and in evaluations before, at the start of it and in it."""
     import transformers.modeling_flash_attention_utils as flash
 
@@ -205,7 +200,7 @@ def test_documents_do_not_see_each_other(
     compare(tmp_path, model, data(kind), data("packs in order" if kind == "packs" else kind, 8), options=options)
 
 
-def test_documents_that_would_see_each_other(data: Any, tmp_path: Path, make: Any) -> None:
+def test_documents_that_would_see_each_other(data, tmp_path, make):
     """In training and in an evaluation, before a step is made; windows may have a cache, and such a model."""
     packs = {"train_dataset": data("packs"), "eval_dataset": data("packs in order", 8)}
     models = {
@@ -235,13 +230,13 @@ def test_documents_that_would_see_each_other(data: Any, tmp_path: Path, make: An
     make(models["OPT"], arguments={"use_cache": True}).train()
 
 
-def shifting(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+def shifting(outputs, labels, num_items_in_batch=None):
     """As in the documentation of transformers."""
     logits, targets = outputs["logits"][..., :-1, :], labels[..., 1:]
     return cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / num_items_in_batch
 
 
-def of_transformers(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+def of_transformers(outputs, labels, num_items_in_batch=None):
     function = transformers.loss.loss_utils.ForCausalLMLoss
     return function(outputs["logits"], labels, 256, num_items_in_batch=num_items_in_batch)
 
@@ -255,12 +250,12 @@ def of_transformers(outputs: Any, labels: Any, num_items_in_batch: Any = None) -
     ],
     ids=["function", "function of transformers", "smoothing"],
 )
-def test_losses_that_shift_labels_have_the_last_target(data: Any, tmp_path: Path, loss: Any, options: Any) -> None:
+def test_losses_that_shift_labels_have_the_last_target(data, tmp_path, loss, options):
     more = {"compute_loss_func": options} if callable(options) else {"options": options}
     compare(tmp_path, causal(), data("documents"), data("documents", 8), loss, **more)
 
 
-def test_arguments_about_data(make: Any, caplog: Any) -> None:
+def test_arguments_about_data(make, caplog):
     """Those without effect, or with a wrong one, raise; each other argument is carried out."""
     for name, value in {
         "train_sampling_strategy": "group_by_length",
@@ -277,15 +272,15 @@ def test_arguments_about_data(make: Any, caplog: Any) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 2])
-def test_a_batch_size_found_by_trial(data: Any, tmp_path: Path, at: int) -> None:
+def test_a_batch_size_found_by_trial(data, tmp_path, at):
     """The Trainer begins again with less, where memory ran out: nothing that was trained is trained twice."""
 
     class Model(torch.nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
-            self.layer, self.seen, self.full = torch.nn.Linear(1, 1), list[int](), True
+            self.layer, self.seen, self.full = torch.nn.Linear(1, 1), [], True
 
-        def forward(self, sample_index: Any, **_: Any) -> dict[str, Any]:
+        def forward(self, sample_index, **_):
             if self.full and len(self.seen) == at * 8:
                 self.full = False
                 raise RuntimeError("CUDA out of memory.")
@@ -306,7 +301,7 @@ def test_a_batch_size_found_by_trial(data: Any, tmp_path: Path, at: int) -> None
     assert len(model.seen) >= 4 * 7
 
 
-def test_names_of_tensors(make: Any, data: Any) -> None:
+def test_names_of_tensors(make, data):
     """Refused are those that no batch has, and weights not among them, in training and in evaluations, before a step
     is made; by collate alone with the first batch."""
     weighted, plain = data("weighted", 100), data("plain", 100)
@@ -336,7 +331,7 @@ def test_names_of_tensors(make: Any, data: Any) -> None:
     assert torch.equal(batch["loss_weight"], (batch["shift_labels"] % 5).float())
 
 
-def test_losses_of_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_losses_of_samples(tmp_path, monkeypatch, capsys):
     """Each is that of the model alone; their mean over a step is the loss that the Trainer logs. The documents of a
     spike are found by the page's commands."""
     config = spike.write_corpus(tmp_path / "data", monkeypatch)

@@ -4,7 +4,6 @@ import copy
 import json
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,14 +12,13 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 import conceptloader as cl
 from tests.corpora.for_megatron import write_config, write_datasets
-from tests.ranks.launch import Launch
 
 RATE = 0.5
 HELD_OUT = 9  # samples of a validation: of 2 ranks with batches of 4, one has none in the last
 Loss = Callable[[Any, dict[str, Any]], torch.Tensor]
 
 
-def configs(folder: Path) -> dict[str, tuple[str, str]]:
+def configs(folder):
     """Kind of samples -> configurations of training and validation. Windows have weights and tokens without loss."""
     folder.mkdir()
     write_datasets(folder)
@@ -30,7 +28,7 @@ def configs(folder: Path) -> dict[str, tuple[str, str]]:
         "loss_on_eos": False,
         "loss_weight": "weight",
     }
-    kinds: dict[str, dict[str, Any]] = {
+    kinds = {
         "windows": {"outputs": windows, "exclude": [{"dataset": "code", "tokens": [100, 200]}]},
         "packs": {"packing": {"bins": 8}},
     }
@@ -49,7 +47,7 @@ def configs(folder: Path) -> dict[str, tuple[str, str]]:
 class Tiny(nn.Module):
     """Logits [B, S, 256] of each token, its position, and the tokens before it in its document."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         torch.manual_seed(0)
         self.tokens, self.positions, self.head = nn.Embedding(256, 8), nn.Embedding(48, 8), nn.Linear(8, 256)
@@ -57,18 +55,18 @@ class Tiny(nn.Module):
         nn.init.normal_(self.attend.weight, std=0.5)  # by default all tokens would get nearly the same attention
 
     @staticmethod
-    def documents(position_ids: torch.Tensor) -> torch.Tensor:
+    def documents(position_ids):
         """[B, S]: number of each token's document in its row."""
         return (position_ids == 0).cumsum(1)
 
-    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> Any:
+    def forward(self, input_ids, position_ids):
         documents = self.documents(position_ids)
         mask = (documents[:, :, None] == documents[:, None, :]).tril()
         hidden = self.tokens(input_ids) + self.positions(position_ids)
         return self.head(hidden + scaled_dot_product_attention(*self.attend(hidden).chunk(3, -1), mask))
 
 
-def apart(forward: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], batch: dict[str, Any]) -> torch.Tensor:
+def apart(forward, batch):
     """Logits [B, S, V] where `forward(input_ids, position_ids)` gets each document by itself: none can see another.
 
     A document begins where the batch's position_ids are 0.
@@ -81,33 +79,32 @@ def apart(forward: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], batch: 
     return torch.stack(rows)
 
 
-def eval_batch(launch: Launch) -> int:
+def eval_batch(launch):
     """Rows of a rank in a batch of a validation; with 1, some batches have no label that counts."""
     return 4 if launch.ranks > 1 else 1
 
 
-def weighted(logits: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
+def weighted(logits, batch):
     """Loss of each token [B, S], times its weight."""
     losses = cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none")
     return losses * (batch["loss_weight"] if "loss_weight" in batch else torch.ones_like(losses))
 
 
-def mean(logits: torch.Tensor, batch: dict[str, Any]) -> torch.Tensor:
+def mean(logits, batch):
     """By hand, the mean of the weighted losses of all tokens that count; 0 if there are none."""
     total, count = (weighted(logits, batch) * batch["loss_mask"]).sum(), batch["loss_mask"].sum()
     return total / count if count else total
 
 
-def mean_apart(model: Tiny, batch: dict[str, Any]) -> torch.Tensor:
+def mean_apart(model, batch):
     return mean(apart(model, batch), batch)
 
 
-def by_hand(model: Any, launch: Launch, loss: Loss, alike: bool) -> tuple[list[float], list[float]]:
+def by_hand(model, launch, loss, alike):
     """Trains `model`; the loss of each step, and of the validation after it: the mean over all its tokens.
 
     alike: of a step, the mean of the means of its micro batches; else that over all its tokens.
     """
-    assert launch.valid is not None
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     data, held_out = cl.SampleDataset(launch.config), cl.SampleDataset(launch.valid)
     trained, validated = [], []
@@ -126,9 +123,7 @@ def by_hand(model: Any, launch: Launch, loss: Loss, alike: bool) -> tuple[list[f
     return trained, validated
 
 
-def compare(
-    launch: Launch, model: Any, fresh: Any, loss: Loss, trained: list[float], validated: list[float], alike: bool
-) -> None:
+def compare(launch, model, fresh, loss, trained, validated, alike):
     """What a launch has found, against the loop by hand with a `fresh` model, in values.NUMBER for the test.
 
     trained, validated: of each step that this launch has made.

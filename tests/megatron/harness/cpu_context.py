@@ -6,7 +6,6 @@ rank attends from its part of the sequence to the whole of it, as the rows of th
 """
 
 import copy
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,7 +15,7 @@ class GatherSequence(torch.autograd.Function):
     """[s / n, ...] of each of n ranks, two chunks each, to the whole sequence [s, ...] in its natural order."""
 
     @staticmethod
-    def forward(ctx: Any, part: torch.Tensor, group: Any) -> torch.Tensor:
+    def forward(ctx, part, group):
         ctx.group, ctx.rank, ctx.size = group, dist.get_rank(group), dist.get_world_size(group)
         parts = [torch.empty_like(part) for _ in range(ctx.size)]
         dist.all_gather(parts, part.contiguous(), group=group)
@@ -24,27 +23,27 @@ class GatherSequence(torch.autograd.Function):
         return torch.cat([first for first, _ in halves] + [last for _, last in reversed(halves)])
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx, *gradients):
         whole = gradients[0].contiguous()
         dist.all_reduce(whole, group=ctx.group)
         chunks = whole.chunk(2 * ctx.size)
         return torch.cat((chunks[ctx.rank], chunks[2 * ctx.size - 1 - ctx.rank])), None
 
 
-def install() -> None:
+def install():
     """Teach megatron.core's DotProductAttention to run with packed sequences, and under context parallelism."""
     from megatron.core import parallel_state
     from megatron.core.transformer.dot_product_attention import DotProductAttention
 
-    attention: Any = DotProductAttention
+    attention = DotProductAttention
     make, attend = attention.__init__, attention.forward
 
-    def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, config, *args, **kwargs):
         alone = copy.copy(config)
         alone.context_parallel_size = 1
         make(self, alone, *args, **kwargs)
 
-    def forward(self: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, query, key, value, *args, **kwargs):
         packs = kwargs.pop("packed_seq_params", None)
         if packs is not None:  # [tokens, heads, size]
             places = torch.arange(len(query))

@@ -15,7 +15,6 @@ import sys
 import time
 import types
 import typing
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -45,7 +44,7 @@ ZERO = (
 )
 
 
-def is_cuda(device: Any) -> bool:
+def is_cuda(device):
     if isinstance(device, bool):
         return False
     if isinstance(device, int):
@@ -58,7 +57,7 @@ class CudaMeansCpu(TorchFunctionMode):
 
     SAME = (torch.Tensor.cuda, torch.Tensor.pin_memory)
 
-    def __torch_function__(self, func: Any, types_: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func, types_, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
         if func is torch.device and args and type(args[0]) is int:
             return CPU
@@ -88,61 +87,61 @@ class Stream:
     cuda_stream = stream_id = device_index = priority = 0
     device = CPU
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+    def __init__(self, *args, **kwargs): ...
 
-    def wait_stream(self, *args: Any) -> None: ...
+    def wait_stream(self, *args): ...
 
-    def wait_event(self, *args: Any) -> None: ...
+    def wait_event(self, *args): ...
 
-    def synchronize(self) -> None: ...
+    def synchronize(self): ...
 
-    def record_event(self, event: Any = None) -> Any:
+    def record_event(self, event=None):
         return event or Event()
 
-    def query(self) -> bool:
+    def query(self):
         return True
 
-    def __enter__(self) -> "Stream":
+    def __enter__(self):
         return self
 
-    def __exit__(self, *args: Any) -> bool:
+    def __exit__(self, *args):
         return False
 
     @staticmethod
-    def priority_range() -> tuple[int, int]:
+    def priority_range():
         return (0, -1)
 
 
 class Event:
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args, **kwargs):
         self.time = time.perf_counter()
 
-    def record(self, *args: Any, **kwargs: Any) -> None:
+    def record(self, *args, **kwargs):
         self.time = time.perf_counter()
 
-    def wait(self, *args: Any, **kwargs: Any) -> None: ...
+    def wait(self, *args, **kwargs): ...
 
-    def synchronize(self) -> None: ...
+    def synchronize(self): ...
 
-    def query(self) -> bool:
+    def query(self):
         return True
 
-    def elapsed_time(self, other: "Event") -> float:
+    def elapsed_time(self, other):
         return (other.time - self.time) * 1e3
 
 
-def constant(value: Any) -> Any:
+def constant(value):
     """A new function at each call: torch.compile insists that torch.* callables are distinct objects."""
 
-    def answer(*args: Any, **kwargs: Any) -> Any:
+    def answer(*args, **kwargs):
         return value
 
     return answer
 
 
-def install() -> None:
+def install():
     """Replace torch.cuda's functions. Call before importing megatron."""
-    cuda: Any = torch.cuda
+    cuda = torch.cuda
     generator = torch.default_generator  # plays the device's generator
     for name in NOTHING:
         setattr(cuda, name, constant(None))
@@ -176,8 +175,8 @@ def install() -> None:
     cuda.nvtx.range = lambda *args, **kwargs: contextlib.nullcontext()
     for kind in ("Float", "Half", "BFloat16", "Int", "Long", "Byte", "Double", "Bool", "Short", "Char"):
         setattr(cuda, kind + "Tensor", getattr(torch, kind + "Tensor"))
-    torch.nn.Module.cuda = lambda self, device=None: self  # type: ignore[method-assign,assignment]
-    anything: Any = torch
+    torch.nn.Module.cuda = lambda self, device=None: self
+    anything = torch
     anything.compile = lambda function=None, *args, **kwargs: function if function is not None else (lambda f: f)
     use_gloo()
     spawn_without_main()
@@ -185,16 +184,16 @@ def install() -> None:
     CudaMeansCpu().__enter__()
 
 
-def use_gloo() -> None:
+def use_gloo():
     init, new_group, barrier = dist.init_process_group, dist.new_group, dist.barrier
-    c10d: Any = dist.distributed_c10d
-    api: Any = dist
+    c10d = dist.distributed_c10d
+    api = dist
 
-    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def init_process_group(backend=None, *args, **kwargs):
         kwargs.pop("device_id", None)
         return init("gloo", *args, **kwargs)
 
-    def gloo_group(ranks: Any = None, timeout: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def gloo_group(ranks=None, timeout=None, *args, **kwargs):
         kwargs.pop("device_id", None)
         kwargs.pop("pg_options", None)
         kwargs.pop("backend", None)
@@ -205,12 +204,12 @@ def use_gloo() -> None:
     api.barrier = lambda group=None, async_op=False, device_ids=None: barrier(group, async_op)
 
 
-def spawn_without_main() -> None:
+def spawn_without_main():
     """Spawned helpers (of dist_checkpointing) would import the training script again, without this module."""
-    spawn: Any = multiprocessing.spawn
+    spawn = multiprocessing.spawn
     prepare = spawn.get_preparation_data
 
-    def get_preparation_data(name: str) -> Any:
+    def get_preparation_data(name):
         data = prepare(name)
         data.pop("init_main_from_path", None)
         data.pop("init_main_from_name", None)
@@ -219,36 +218,35 @@ def spawn_without_main() -> None:
     spawn.get_preparation_data = get_preparation_data
 
 
-def prepare_megatron() -> None:
+def prepare_megatron():
     """What a checkout lacks here: compiled helpers, Python 3.12, Transformer Engine."""
     if not hasattr(typing, "override"):
         import typing_extensions
 
-        typing.override = typing_extensions.override  # type: ignore[attr-defined]
+        typing.override = typing_extensions.override
     with contextlib.suppress(ImportError):
-        fused: Any = importlib.import_module("megatron.legacy.fused_kernels")
+        fused = importlib.import_module("megatron.legacy.fused_kernels")
         fused.load = constant(None)
     with contextlib.suppress(
         ImportError
     ):  # main asks whether a layer of MTP is one of these, which are no classes here
-        layers: Any = importlib.import_module("megatron.core.tensor_parallel.inference_layers")
+        layers = importlib.import_module("megatron.core.tensor_parallel.inference_layers")
         for kind in ("InferenceColumnParallelLinear", "InferenceLayerNormColumnParallelLinear"):
             if not isinstance(getattr(layers, kind, object), type):
                 setattr(layers, kind, type(kind, (), {}))
-    utils: Any = importlib.import_module("megatron.core.datasets.utils")
+    utils = importlib.import_module("megatron.core.datasets.utils")
     utils.compile_helpers = constant(None)
     name = "megatron.core.datasets.helpers_cpp"
     if importlib.util.find_spec(name) is None:
         sys.modules[name] = wheel_helpers(name)
 
 
-def wheel_helpers(name: str) -> types.ModuleType:
+def wheel_helpers(name):
     """The index builders that the megatron-core wheel has compiled."""
     for root in sys.path:
         for path in glob.glob(os.path.join(root, *name.split(".")[:-1], "helpers_cpp*.so")):
             loader = importlib.machinery.ExtensionFileLoader(name, path)
             spec = importlib.util.spec_from_loader(name, loader)
-            assert spec is not None
             module = importlib.util.module_from_spec(spec)
             loader.exec_module(module)
             return module

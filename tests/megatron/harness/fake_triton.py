@@ -4,7 +4,6 @@ import importlib
 import importlib.machinery
 import sys
 import types
-from typing import Any
 
 MODULES = (
     "triton",
@@ -20,20 +19,20 @@ MODULES = (
 class Anything:
     """Callable, indexable, combinable with |: stands for any name of triton in a decorator or an annotation."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+    def __init__(self, *args, **kwargs): ...
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args, **kwargs):
         return args[0] if len(args) == 1 and callable(args[0]) and not kwargs else Anything()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
         return Anything()
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key):
         return self
 
-    def __or__(self, other: Any) -> Any:
+    def __or__(self, other):
         return self
 
     __ror__ = __or__
@@ -43,13 +42,13 @@ class FakeModule(types.ModuleType):
     __version__ = "3.0.0"
     __path__: list[str] = []  # noqa: RUF012
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
         return Anything()
 
 
-def install() -> None:
+def install():
     """Put the fake modules in place unless triton is installed."""
     if importlib.util.find_spec("triton") is not None:
         return
@@ -67,7 +66,7 @@ def install() -> None:
         parent, _, child = name.rpartition(".")
         if parent:
             setattr(sys.modules[parent], child, module)
-    triton: Any = sys.modules["triton"]
+    triton = sys.modules["triton"]
     triton.jit = lambda function=None, **options: function if function is not None else (lambda f: f)
     triton.autotune = triton.heuristics = lambda *args, **kwargs: lambda f: f
     triton.cdiv = lambda a, b: -(-a // b)

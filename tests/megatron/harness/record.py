@@ -7,7 +7,6 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 KEYS = (
     "sample_index",
@@ -23,17 +22,17 @@ KEYS += ("loss_weight", "parity", "length_values", "teacher_ids", "teacher_logpr
 STOCK = ("tokens", "labels", "loss_mask", "position_ids", "cu_seqlens")
 
 
-def install(folder: str, kill_after: int) -> None:
+def install(folder, kill_after):
     """Write rank<RANK>.jsonl and given<RANK>.jsonl into `folder`; SIGKILL at micro batch kill_after + 1."""
     from conceptloader.integrations.megatron_lm.batches import SplitIterator
     from conceptloader.integrations.megatron_lm.data import MegatronData
 
-    pull: Any = SplitIterator._pull
+    pull = SplitIterator._pull
     rank = os.environ["RANK"]
     path = Path(folder, f"rank{rank}.jsonl")
     taken = 0
 
-    def recording(self: SplitIterator) -> Any:
+    def recording(self):
         nonlocal taken
         if kill_after and taken == kill_after:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -46,12 +45,12 @@ def install(folder: str, kill_after: int) -> None:
             file.write(json.dumps(line) + "\n")
         return stock, kept
 
-    SplitIterator._pull = recording  # type: ignore[method-assign]
+    SplitIterator._pull = recording
 
-    share: Any = MegatronData._share
+    share = MegatronData._share
     given = Path(folder, f"given{rank}.jsonl")
 
-    def handing_out(self: MegatronData, *args: Any) -> Any:
+    def handing_out(self, *args):
         found = share(self, *args)
         if "sample_index" in found:  # else none of ours
             ours = {field.name for field in self.fields} - {"sample_index"}
@@ -60,4 +59,4 @@ def install(folder: str, kill_after: int) -> None:
                 file.write(json.dumps({"sample_index": found["sample_index"].tolist(), **sums}) + "\n")
         return found
 
-    MegatronData._share = handing_out  # type: ignore[method-assign]
+    MegatronData._share = handing_out

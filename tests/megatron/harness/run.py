@@ -9,7 +9,6 @@ Tests start it by tests.ranks. $WHEEL: there is no checkout; what is installed o
 import os
 import runpy
 import sys
-from collections.abc import Sequence
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
@@ -26,7 +25,7 @@ if "WHEEL" in os.environ:
 del sys.path[0]
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv):
     if "RECORD" in os.environ:
         sys.path.insert(0, HERE)
         import record

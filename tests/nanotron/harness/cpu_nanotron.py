@@ -5,12 +5,11 @@ import inspect
 import os
 import sys
 import types
-from typing import Any
 
 import torch
 
 
-def install() -> None:
+def install():
     """Import nanotron (the checkout's or the wheel's) and patch it."""
     if not os.environ.get("NANOTRON_SRC"):
         import_wheel()
@@ -31,7 +30,7 @@ def install() -> None:
     _step_logs(trainer.DistributedTrainer)
 
 
-def import_wheel() -> None:
+def import_wheel():
     """nanotron 0.4 from PyPI: its logging and its config import each other. A placeholder breaks the circle."""
     if importlib.util.find_spec("nanotron") is None or "nanotron.logging" in sys.modules:
         return
@@ -47,7 +46,7 @@ def import_wheel() -> None:
         del sys.modules["nanotron"].config
 
 
-def _datatrove() -> None:
+def _datatrove():
     """No released datatrove has the folder dataset that nanotron main calls: forward what the released one knows."""
     import datatrove.utils.dataset as dataset
 
@@ -57,27 +56,25 @@ def _datatrove() -> None:
         return
 
     class FolderDataset(real):
-        def __init__(self, folder_path: str, seq_len: int, eos_token_id: int | None = None, **kwargs: Any) -> None:
+        def __init__(self, folder_path, seq_len, eos_token_id=None, **kwargs):
             kwargs = {key: value for key, value in kwargs.items() if key in known}
             super().__init__(folder_path, seq_len, positions_from_eos_token_id=eos_token_id, **kwargs)
             self._folder_path = folder_path
 
         @property
-        def folder_path(self) -> str:
+        def folder_path(self):
             return self._folder_path
 
     dataset.DatatroveFolderDataset = FolderDataset
 
 
-def _blending() -> None:
+def _blending():
     """In place of a module that the stock loader compiles in the checkout, for which the system's Python has to have
     pybind11: the dataset that lags most behind its weight is next."""
     import nanotron.data.nemo_dataset as package
     import nanotron.data.nemo_dataset.dataset_utils as utils
 
-    def build_blending_indices(
-        datasets: Any, samples: Any, counts: Any, weights: Any, number: int, size: int, verbose: bool
-    ) -> None:
+    def build_blending_indices(datasets, samples, counts, weights, number, size, verbose):
         for k in range(size):
             datasets[k] = (weights * max(k, 1) - counts).argmax()
             samples[k] = counts[datasets[k]]
@@ -89,11 +86,11 @@ def _blending() -> None:
     utils.compile_helper = lambda: None
 
 
-def _parametrizator(cls: type) -> None:
+def _parametrizator(cls):
     """llama.py:1095 passes config.model where the class reads config.model.init_method and config.parallelism."""
     real = cls.__init__
 
-    def init(self: Any, config: Any) -> None:
+    def init(self, config):
         if not hasattr(config, "model"):
             config = types.SimpleNamespace(model=config, parallelism=types.SimpleNamespace(tp=1))
         real(self, config)
@@ -101,11 +98,11 @@ def _parametrizator(cls: type) -> None:
     cls.__init__ = init
 
 
-def _step_logs(cls: type) -> None:
+def _step_logs(cls):
     """trainer.py:781 calls loss_avg.item() on ranks that have no loss."""
     real = cls.train_step_logs
 
-    def train_step_logs(self: Any, outputs: Any, loss_avg: Any, z_loss_avg: Any, tbi_logs: Any) -> Any:
+    def train_step_logs(self, outputs, loss_avg, z_loss_avg, tbi_logs):
         return real(self, outputs, torch.tensor(float("nan")) if loss_avg is None else loss_avg, z_loss_avg, tbi_logs)
 
     cls.train_step_logs = train_step_logs

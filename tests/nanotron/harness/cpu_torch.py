@@ -5,8 +5,6 @@ import os
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,7 +17,7 @@ FACTORIES = (
 )
 
 
-def install() -> None:
+def install():
     """Patch torch in this process. To be called before nanotron is imported."""
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     os.environ.setdefault("WANDB_MODE", "disabled")
@@ -29,16 +27,16 @@ def install() -> None:
     _collectives()
 
 
-def _cpu(device: Any) -> Any:
+def _cpu(device):
     name = device.type if isinstance(device, torch.device) else device
     return CPU if isinstance(name, str) and name.split(":")[0] == "cuda" else device
 
 
-def _devices() -> None:
+def _devices():
     """`device="cuda"` means the CPU. Wrapped one by one: a TorchFunctionMode is switched off inside Tensor.backward."""
 
-    def on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def on_cpu(factory):
+        def wrapped(*args, **kwargs):
             if "device" in kwargs:
                 device = kwargs["device"]
                 kwargs["device"] = CPU if type(device) is int else _cpu(device)
@@ -52,7 +50,7 @@ def _devices() -> None:
 
     real_to = torch.Tensor.to
 
-    def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def to(self, *args, **kwargs):
         if "device" in kwargs:
             kwargs["device"] = _cpu(kwargs["device"])
         moved = real_to(self, *map(_cpu, args), **kwargs)
@@ -67,7 +65,7 @@ def _devices() -> None:
     real_generator = torch.Generator
 
     class Generator(real_generator):
-        def __new__(cls, device: Any = "cpu") -> Any:
+        def __new__(cls, device="cpu"):
             return real_generator.__new__(cls, device=_cpu(device))
 
     torch.Generator = Generator
@@ -76,19 +74,19 @@ def _devices() -> None:
 class Event:
     """torch.cuda.Event on the wall clock."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args, **kwargs):
         self.time = 0.0
 
-    def record(self, *args: Any) -> None:
+    def record(self, *args):
         self.time = time.perf_counter()
 
-    def elapsed_time(self, other: "Event") -> float:
+    def elapsed_time(self, other):
         return (other.time - self.time) * 1e3
 
-    def query(self) -> bool:
+    def query(self):
         return True
 
-    def synchronize(self, *args: Any) -> None:
+    def synchronize(self, *args):
         pass
 
     wait = synchronize
@@ -97,17 +95,17 @@ class Event:
 class Stream:
     """Everything is done when a call returns, so a stream has nothing to do."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args, **kwargs):
         pass
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
+    def __getattr__(self, name):
         return lambda *args, **kwargs: None
 
 
-def _cuda_module() -> None:
+def _cuda_module():
     cuda = torch.cuda
 
-    def constant(value: Any) -> Callable[..., Any]:
+    def constant(value):
         return lambda *args, **kwargs: value  # a new function each time: torch._dynamo refuses duplicates
 
     for name in ("init", "set_device", "synchronize", "empty_cache", "reset_peak_memory_stats"):
@@ -136,51 +134,49 @@ def _cuda_module() -> None:
 class Averaged:
     """Work handle of a sum that becomes a mean when it is waited for: gloo has no AVG."""
 
-    def __init__(self, work: Any, tensor: torch.Tensor, size: int) -> None:
+    def __init__(self, work, tensor, size):
         self.work, self.tensor, self.size, self.done = work, tensor, size, False
 
-    def wait(self, *args: Any, **kwargs: Any) -> bool:
+    def wait(self, *args, **kwargs):
         self.work.wait()
         if not self.done:
             self.tensor.div_(self.size)
             self.done = True
         return True
 
-    def is_completed(self) -> bool:
+    def is_completed(self):
         return bool(self.work.is_completed())
 
 
 class Several:
-    def __init__(self, works: list[Any]) -> None:
+    def __init__(self, works):
         self.works = works
 
-    def wait(self, *args: Any, **kwargs: Any) -> None:
+    def wait(self, *args, **kwargs):
         for work in self.works:
             work.wait()
 
 
-def _collectives() -> None:
+def _collectives():
     real_init, real_all_reduce, real_scatter = dist.init_process_group, dist.all_reduce, dist.reduce_scatter_tensor
     add = dist.ReduceOp.SUM
 
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+    def init_process_group(*args, **kwargs):
         kwargs.pop("device_id", None)
         return real_init(*args, **{**kwargs, "backend": "gloo"})
 
-    def all_reduce(tensor: torch.Tensor, op: Any = add, group: Any = None, async_op: bool = False) -> Any:
+    def all_reduce(tensor, op=add, group=None, async_op=False):
         if op != dist.ReduceOp.AVG:
             return real_all_reduce(tensor, op=op, group=group, async_op=async_op)
         data = tensor.detach()
         work = Averaged(real_all_reduce(data, op=add, group=group, async_op=True), data, dist.get_world_size(group))
         return work if async_op else work.wait() and None
 
-    def all_reduce_coalesced(tensors: Any, op: Any = add, group: Any = None, async_op: bool = False) -> Any:
+    def all_reduce_coalesced(tensors, op=add, group=None, async_op=False):
         work = Several([all_reduce(tensor, op=op, group=group, async_op=True) for tensor in tensors])
         return work if async_op else work.wait()
 
-    def reduce_scatter_tensor(
-        output: torch.Tensor, input: torch.Tensor, op: Any = add, group: Any = None, async_op: bool = False
-    ) -> Any:
+    def reduce_scatter_tensor(output, input, op=add, group=None, async_op=False):
         # gloo compares the first dimension where NCCL compares the number of elements
         return real_scatter(output.view(-1), input.reshape(-1), op=op, group=group, async_op=async_op)
 
@@ -189,7 +185,7 @@ def _collectives() -> None:
 
 
 @contextlib.contextmanager
-def triton_stub() -> Iterator[None]:
+def triton_stub():
     """A triton to import and to decorate with, gone after the imports: torch._dynamo would find it."""
     try:
         import triton  # noqa: F401

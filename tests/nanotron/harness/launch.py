@@ -7,7 +7,6 @@ and accumulate_grad_in_fp32 false. $NANOTRON_SRC is a checkout of nanotron; with
 import os
 import runpy
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -26,7 +25,7 @@ with cpu_torch.triton_stub():
     import nanotron.trainer  # noqa: F401
 
 
-def main(argv: Sequence[str]) -> None:
+def main(argv):
     record.install()
     if argv[0] == "-m":
         sys.argv = [*argv[1:]]

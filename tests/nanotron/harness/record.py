@@ -6,24 +6,22 @@ the model, by micro batch), "batches"}; a batch maps each key to a nested list, 
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from tests.ranks.launch import die_at
 
 
-def install() -> None:
+def install():
     """Wrap the step of the trainer."""
     import nanotron.trainer as trainer
 
     path = Path(os.environ["RECORD"], f"rank{os.environ['RANK']}.jsonl")
     real_step = trainer.DistributedTrainer.training_step
 
-    def training_step(self: Any, dataloader: Any) -> Any:
-        batches: list[dict[str, Any]] = []
+    def training_step(self, dataloader):
+        batches = []
         results = real_step(self, dataloader=_tap(dataloader, batches))
         loss = results[1].item() if isinstance(results[1], torch.Tensor) else None
         extra = [{k: v.item() for k, v in output.items() if isinstance(v, torch.Tensor)} for output in results[0]]
@@ -36,11 +34,11 @@ def install() -> None:
     trainer.DistributedTrainer.training_step = training_step
 
 
-def _tap(dataloader: Iterator[dict[str, Any]], batches: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _tap(dataloader, batches):
     for batch in dataloader:
         batches.append({key: _plain(value) for key, value in batch.items()})
         yield batch
 
 
-def _plain(value: Any) -> Any:
+def _plain(value):
     return value.tolist() if isinstance(value, torch.Tensor) else {"owner": value.group_rank}

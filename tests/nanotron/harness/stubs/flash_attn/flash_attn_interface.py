@@ -62,15 +62,7 @@ def flash_attn_varlen_kvpacked_func(q, kv, *args, **kwargs):
 
 
 def flash_attn_func(
-    q,
-    k,
-    v,
-    dropout_p=0.0,
-    softmax_scale=None,
-    causal=False,
-    window_size=(-1, -1),
-    return_attn_probs=False,
-    **unused,
+    q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), return_attn_probs=False, **unused
 ):
     out = torch.stack([_attend(*qkv, causal, softmax_scale, window_size)[0] for qkv in zip(q, k, v, strict=True)])
     return (out, None, None) if return_attn_probs else out

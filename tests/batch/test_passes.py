@@ -80,18 +80,6 @@ def test_packs_read_documents_also_after_windows_of_the_same_shards(tmp_path):
             assert_same(found, wanted)
 
 
-def test_of_the_last_block_of_a_read_no_more_is_taken_than_was_asked_for(tmp_path, store):
-    view = shards(tmp_path / "a", 3)
-    reader = BatchReader(NO_ORDER, [dataclasses.replace(view, dataset=store(tmp_path / "a"))], layout_of(view))
-    read(reader, *range(view.count))
-    [work] = reader._idle
-    buffer = np.full(96, 77, np.uint8)
-    work._call_with(buffer=buffer[:48])
-    check(reader, view)
-    assert (buffer[:48] != 77).any()
-    assert (buffer[48:] == 77).all()
-
-
 def test_what_stays_away_is_named(tmp_path, monkeypatch):
     """Not asked for for ever."""
     view = shards(tmp_path / "a", 3)

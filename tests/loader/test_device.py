@@ -119,24 +119,6 @@ def test_what_collate_made_is_what_arrives(config, blocks, monkeypatch):
     assert torch.equal(found["labels"], expected["labels"])
 
 
-def test_tensors_over_a_block_are_the_arrays(blocks):
-    block = pinned_block(4096)
-    arrays = {
-        "first": np.ndarray((4, 8), np.int64, block, 0),
-        "second": np.ndarray((3,), np.float16, block, 512)[1:],
-        "strided": np.ndarray((4, 8), np.int32, block, 1024)[1:, ::2],
-        "none": np.ndarray((0, 3), np.uint16, block, 2048),
-        "flags": np.ndarray((9,), np.bool_, block, 2111),
-    }
-    block[:] = np.random.default_rng(0).integers(0, 2, 4096)
-    tensors = to_tensors(arrays)
-    for name, array in arrays.items():
-        assert np.array_equal(tensors[name].numpy(), array), name
-        assert tensors[name].untyped_storage().data_ptr() == blocks[0].data_ptr(), name
-    tensors["strided"].fill_(7)
-    assert (arrays["strided"] == 7).all()
-
-
 @needs_cuda
 def test_a_pinned_block_is_not_used_again_while_any_tensor_of_it_is_copied():
     size = 1 << 22

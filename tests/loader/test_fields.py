@@ -6,7 +6,6 @@ import torch
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
-from conceptloader.config import load_config
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec import codecs
 from tests.raises import raises
@@ -110,12 +109,3 @@ def test_what_is_not_there_is_an_error(config, folder):
         batch = next(iter(loader))
     with raises(ConfigError, expected="a track of numbers"):
         cl.concepts.token_values(batch, "weight", missing=0)
-
-
-def test_the_order_does_not_know_of_it(config):
-    """What a batch holds is no part of the spec: a run goes on with other outputs."""
-    bare = {key: value for key, value in config.items() if key not in ("outputs", "tracks")}
-    tracks = {"a": {**config["datasets"]["a"], "tracks": []}}
-    spec = cl.open_blend({**bare, "datasets": tracks}).spec.to_dict()
-    assert cl.open_blend(config).spec.to_dict() == spec
-    assert load_config(load_config(config).to_dict()) == load_config(config)

@@ -34,18 +34,6 @@ def test_a_later_batch_that_cannot_be_dealt_out_is_told_at_the_start(config, cap
             take(loader, 5)
 
 
-def test_tensors_are_contiguous_and_typed(config):
-    with cl.make_dataloader(config, micro_batch_size=4) as loader:
-        batch = next(iter(loader))
-    assert {name: value.dtype for name, value in batch.items() if name != "max_seqlen"} == {
-        "input_ids": torch.int64, "labels": torch.int64, "loss_mask": torch.float32, "position_ids": torch.int64,
-        "document_ids": torch.int64, "dataset_id": torch.int64, "sample_index": torch.int64, "cu_seqlens": torch.int32,
-        "concepts_span_index": torch.int32, "concepts_num_spans": torch.int32, "concepts_spans": torch.int32,
-        "concepts_flags": torch.uint8, "concepts_ids": torch.int64, "concepts_counts": torch.int32,
-    }  # fmt: skip
-    assert all(value.is_contiguous() for name, value in batch.items() if name != "max_seqlen")
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

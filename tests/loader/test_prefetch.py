@@ -93,16 +93,6 @@ def test_an_error_of_the_tasks_comes_behind_what_they_gave_before(depth, most):
             next(ahead)
 
 
-def test_what_is_ahead_can_be_read_anew():
-    told = ["old"]
-    ahead = Prefetcher(lambda n: (told[0], n), iter(range(9)), threads=1, depth=4, name="ahead")
-    assert next(ahead)[1] == ("old", 0)
-    assert wait_for(lambda: ahead.ready == 4)
-    told[0] = "new"
-    ahead.renew(lambda n: n >= 3)
-    assert [result for _, result in ahead] == [("old", 1), ("old", 2), *(("new", n) for n in range(3, 9))]
-
-
 @pytest.mark.parametrize("depth", [0, 6])
 def test_an_error_comes_in_its_turn_and_ends_the_threads(depth):
     def read(n):

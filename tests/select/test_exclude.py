@@ -17,7 +17,6 @@ import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.config.mask import NEVER, Mask
 from conceptloader.errors import ConfigError, ResumeError
-from conceptloader.loader.batch.open import open_reader
 from conceptloader.order.progress.runlog import History
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, open_run
@@ -219,26 +218,3 @@ def test_ids_in_a_file_may_hold_separators_of_lines(tmp_path):
     entry = {"seq_len": 4, "datasets": {"a": {"path": "ds"}}, "exclude": [{"at": 0, "file": "ids.txt"}]}
     blend = cl.open_blend(cl.load_config(entry, base_dir=tmp_path))
     assert blend.excluded["a"].mask.ranges(0) == [(10, 40)]
-
-
-@pytest.mark.parametrize("mode", ["pack", "window", "document"])
-def test_what_is_excluded_from_the_start_on_is_read(tmp_path, mode):
-    """A shard of nothing else is still read for its neighbours in a pack, whatever is never read elsewhere; and a loss
-    mask is needed from the first sample on."""
-    raw = random_documents(30, seed=1, mean_length=20)
-    path = write_dataset(
-        tmp_path / "d", raw, shards=3, mode="document" if mode == "document" else "stream-with-metadata"
-    )
-    config = {"seq_len": 16, "datasets": {"d": {"path": path}}, "outputs": {"document_ids": True}}
-    config |= {"packing": {"bins": 40}} if mode == "pack" else {}
-    config["exclude"] = [{"at": 0, "ids": [one.id for one in raw[10:20]]}]
-    if mode != "window":
-        config["exclude"].append({"dataset": "d", "tokens": [0, 1]})
-    blend = cl.open_blend(config)
-    samples = np.arange(sum(blend.order.sizes), dtype=np.uint64)
-    found = open_reader(blend).read(samples)
-    assert not set(range(10, 20)) & set(found["document_ids"].flat)
-    assert {5, 25} <= set(found["document_ids"].flat)
-    if mode == "window":
-        with raises(ConfigError, "outputs.loss_mask", "excluded documents"):
-            open_reader(cl.open_blend({**config, "outputs": {"loss_mask": False}}))

@@ -243,16 +243,3 @@ def test_traces_and_pages(nested, capsys):
     assert {one["name"]: one["tokens"] for one in stats["concepts"]} == {k: on.sum() for k, on in nested.on.items()}
     covered = np.logical_or.reduce([*nested.on.values()])
     assert (stats["spans"], stats["tokens_in_spans"]) == (len(nested.spans), covered.mean())
-
-
-def test_rows_of_steps(nested, tmp_path):
-    config = tmp_path / "run.yaml"
-    config.write_text(json.dumps(nested.config), encoding="utf-8")
-    with cl.make_dataloader(config, micro_batch_size=4) as loader:
-        loader.log_start(tmp_path / "run", 0)
-        for _ in zip(range(3), loader, strict=False):
-            pass
-    run = cl.trace.open_run(config, tmp_path / "run")
-    for row in query(run, "from parts", steps=(0, 3)).to_pylist():
-        tokens = slice(row["start"], row["start"] + row["inputs"])
-        assert row["concepts"] == [name for name in NAMES if nested.on[name][tokens].any()]

@@ -232,31 +232,3 @@ def test_arguments_that_mean_nothing(path, tmp_path, options, problem, capsys):
     assert main(["subset", str(path), *options, "--out", str(tmp_path / "view")]) == 2
     assert problem in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_dataset_for_each_of_fifty_topics_and_a_configuration_of_them(tmp_path, monkeypatch):
-    """Two commands, by a column or by the concepts of a track."""
-    monkeypatch.chdir(tmp_path)
-    rows = [
-        {
-            "id": f"d{k}", "text": f"text {k}", "metadata": {"topic": f"t{k % 50}"},
-            "spans": [{"start": 0, "end": 4, "concepts": [f"t{k % 50}"]}] if k % 7 else [],
-        }
-        for k in range(400)
-    ]  # fmt: skip
-    write_rows(Path("in.jsonl"), rows)
-    Path("names.txt").write_text("".join(f"t{k}\n" for k in range(50)))
-    words = ["build", "in.jsonl", "--tokenizer", "bytes", "--vocabulary", "names.txt", "-q"]
-    assert main([*words, "--column", "metadata=metadata", "--out", "data"]) == 0
-    for by, sql, kept in (
-        ("topic", "metadata->>'topic'", range(400)),
-        ("concepts", "concepts[1]", [k for k in range(400) if k % 7]),
-    ):
-        assert main(["subset", "data", "--by", sql, "--out", f"of-{by}"]) == 0
-        assert main(["init", f"of-{by}-*", "--out", f"{by}.yaml", "--seq-len", "8"]) == 0
-        with cl.make_dataloader(f"{by}.yaml", micro_batch_size=50, num_samples=300) as loader:
-            assert len(loader.blend.config.names) == 50
-            seen = {name for batch in loader for name in batch["dataset_id"].tolist()}
-        assert len(seen) == 50, "by size, all of them are drawn"
-        found = {name: ids(entry.path) for name, entry in loader.blend.config.datasets.items()}
-        assert found == {f"of-{by}-t{t}": [f"d{k}" for k in kept if k % 50 == t] for t in range(50)}

@@ -13,8 +13,7 @@ from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.tools.stats import dataset_stats
 from conceptloader.format.write.ladder import count_spans
 from conceptloader.format.write.view import write_view
-from conceptloader.testing import RawDocument, random_documents, write_dataset
-from conceptloader.trace import concepts
+from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace.index import build_index
 from conceptloader.trace.subset import SubsetOptions, make_subsets
 
@@ -125,25 +124,6 @@ def test_spans(folder):
                 assert k in view.find_document(f"doc-{number}")
 
 
-@pytest.mark.parametrize(
-    "asked",
-    ["'concept-1' in concepts", "'concept-1' in concepts and 'concept-1' in concepts", "'concept-0' not in concepts"],
-)
-@pytest.mark.parametrize("chunk", [5, 1 << 20])
-def test_a_piece_ends_with_the_concept_not_with_a_span_or_what_was_read_at_once(tmp_path, monkeypatch, asked, chunk):
-    monkeypatch.setattr(concepts, "_CHUNK_TOKENS", chunk)
-    spans = {"concepts": [(1, 4, [1]), (4, 6, [1, 2]), (6, 11, [1]), (11, 12, [0])]}
-    raw = [RawDocument(id=f"doc-{k}", tokens=[5, *range(1, 12)], spans=spans) for k in range(3)]
-    write_dataset(tmp_path / "data", raw)
-    first = 0 if " not " in asked else 1
-    for name in ("scanned", "indexed"):
-        make_subsets(tmp_path / "data", tmp_path / name, SubsetOptions(spans=asked))
-        with cl.open_dataset(tmp_path / name) as view:
-            assert view.runs.source.tolist() == [12 * k + first for k in range(3)]
-            assert np.diff(view.runs.first).tolist() == [11 - first] * 3
-        build_index(tmp_path / "data")
-
-
 def test_verify_and_a_source_that_changed(folder, raw, capsys):
     assert main(["verify", "--full", str(folder / "view")]) == 0
     for name, change in (("runs.bin", lambda data: data[:-1] + b"\1"), ("manifest.json", lambda data: data[:-9])):
@@ -198,25 +178,3 @@ def test_doors(folder):
     assert cl.open_dataset(inner, roots=[folder]).num_documents == 150
     with cl.open_dataset(inner, roots=[folder]) as view:
         assert count_spans(view, "topics") == list(view.manifest.tracks["topics"].max_spans)
-
-
-def test_flags_of_spans_that_a_view_cuts(tmp_path):
-    """They say where the span of the source goes on, at the borders of runs as at those of the window."""
-    spans = {"concepts": [(2, 5, [0]), (6, 9, [0])], "topics": [(0, 3, [1]), (3, 4, [2]), (4, 8, [3]), (8, 9, [0])]}
-    write_dataset(tmp_path / "data", [RawDocument(id="a", tokens=[*range(1, 12), 0], spans=spans)])
-    found = make_subsets(tmp_path / "data", tmp_path / "view", SubsetOptions(spans="'concept-0' in concepts"))
-    assert found.views == {str(tmp_path / "view"): (2, 6)}  # tokens [2, 5) and [6, 9)
-    with cl.open_dataset(tmp_path / "data") as data:  # the same in pieces that touch
-        (tmp_path / "touching").mkdir()
-        path = str(tmp_path / "touching")
-        write_view(path, path, data, np.array([2, 4, 6]), np.array([4, 6, 9]), {})
-    wanted = {
-        "view": [[0, 1, 1], [1, 2, 0], [2, 3, 2], [3, 5, 1]],  # start, end, flags
-        "touching": [[0, 1, 1], [1, 2, 0], [2, 4, 2], [4, 5, 3]],
-    }
-    for name, expected in wanted.items():
-        config = {"seq_len": 5, "datasets": {"a": {"path": str(tmp_path / name)}}, "tracks": {"topics": {}}}
-        with cl.make_dataloader(config, micro_batch_size=1) as loader:
-            batch = next(iter(loader))
-        rows = np.column_stack([batch["topics_spans"][0], batch["topics_flags"][0]])
-        assert rows[: batch["topics_num_spans"][0]].tolist() == expected

@@ -363,32 +363,6 @@ def test_a_checkpoint_knows_what_the_command_line_said(life, capsys):
     assert "seed: saved 7, now 8" in capsys.readouterr().err
 
 
-def test_a_resume_without_a_document_after_weights_were_set(tmp_path, capsys):
-    """The checkpoint lies after the change, which holds for the resumed run, too."""
-    life = Life(tmp_path)
-    config, log = life.configure(), tmp_path / "log"
-    with cl.batches(config, micro_batch_size=BATCH, num_samples=10 * BATCH) as loader:
-        loader.log_start(log, 0)
-        for _ in loader:
-            (log / f"{loader.steps}.json").write_text(json.dumps(loader.state_dict()))
-            if loader.steps == 2:
-                loader.set_weights({"books": 1, "web": 1})
-    run = open_run(log=log)
-    late = next(k for k in range(200) if [one.sample > 40 for one in locate_documents(run, [f"web-{k}"], 80)] == [True])
-    words = ["locate", "--run-log", str(log), "--document", f"web-{late}", "--samples", "80", "--json"]
-    assert main(words) == 0
-    found = json.loads(capsys.readouterr().out)
-    step = found["before"] // BATCH
-    assert step > 2
-    with cl.batches(life.configure(exclude=found["exclude"]), micro_batch_size=BATCH, num_samples=80) as loader:
-        loader.load_state_dict(json.loads((log / f"{step}.json").read_text()))
-        loader.log_start(log, step)
-        for batch in loader:
-            order = run.blend.order.sample_many(batch["sample_index"])
-            assert batch["dataset_id"].tolist() == order[0].tolist()
-    assert main([*words[:-3], "--check"]) == 0
-
-
 def test_documents_cut_at_another_length(tmp_path):
     """Members of documents say no length, so that two launches had the same ones."""
     write_dataset(tmp_path / "docs", random_documents(100, seed=7), mode="document")

@@ -202,7 +202,7 @@ def test_commands_need_only_the_run_log(life, capsys, tmp_path):
     assert answers(life.configure()) == expected
 
 
-def test_a_configuration_that_gives_another_order_than_the_log(life, caplog):
+def test_a_configuration_that_gives_another_order_than_the_log(life):
     """The log answers for what was trained and for what its last launch plans, the configuration only if asked."""
     log = life.folder / "log"
     with cl.batches(life.configure(), micro_batch_size=BATCH) as loader:
@@ -212,11 +212,8 @@ def test_a_configuration_that_gives_another_order_than_the_log(life, caplog):
         return [trace_step(open_run(config, log, **more), step) for step in range(9)]
 
     trained = ask(life.configure())
-    assert not caplog.records
     other = life.configure(seed=5, skip=[{"at": 8, "count": 4}])
     assert ask(other) == trained
-    found = r"launched at step 0 \(seed: saved 1234, now 5; skips: saved \[\], now \[\(8, 4\)\]\); answers are those of"
-    assert re.search(found, caplog.records[0].getMessage())
     planned = ask(other, planned=True)
     assert planned != trained
     assert [[one.places for one in step] for step in planned] == [[one.places for one in step] for step in trained]

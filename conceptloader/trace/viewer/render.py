@@ -36,8 +36,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def window_html(window: Window) -> str:
     """The texts of the tokens, with a line below for each span and one before a document; a legend."""
     texts, spans = window.texts, window.spans
-    begun = {document.start for document in window.documents if document.begins}
-    borders = sorted({0, len(texts), *begun, *(end for span in spans for end in (span.start, span.end))})
+    borders = sorted({0, len(texts), *window.begins, *(end for span in spans for end in (span.start, span.end))})
     depth = min(_LINES, 1 + max((span.level for span in spans), default=-1))
     hues = hues_of(spans)
     parts = []
@@ -51,7 +50,7 @@ def window_html(window: Window) -> str:
         ]
         tint = f"hsl({hues[_key(here[-1])]} 65% 50%/.15)" if here else "none"
         style = f"padding-bottom:{1 + 3 * depth}px;background:{','.join([*lines, tint])}"
-        style += ";border-left:3px double;padding-left:2px" * (start in begun)
+        style += ";border-left:3px double;padding-left:2px" * (start in window.begins)
         title = f' title="{visible(chr(10).join(map(str, here)))}"' if here else ""
         parts.append(f'<span style="{style}"{title}>{visible("".join(texts[start:stop]))}</span>')
     legend = [

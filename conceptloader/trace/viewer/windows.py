@@ -1,4 +1,4 @@
-"""A window or pack as it is shown: the text of each token, documents, spans as they nest."""
+"""A window or pack as it is shown: the text of each token, spans as they nest."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,28 +37,20 @@ class Span(NamedTuple):
         return f"{self.name}{score} [{self.start}, {self.end})"
 
 
-class Document(NamedTuple):
-    """Tokens [start, end) of a window that are of one document. begins: its first token is there."""
-
-    start: int
-    end: int
-    name: str
-    begins: bool
-
-
 @dataclass
 class Window:
     """A sample of a run, or other tokens.
 
     Attributes:
         texts, ids: Of each token, "" and -1 at a position without one, as between the parts of a pack.
-        documents, spans: In it, a span for each concept.
+        begins: Where a document begins.
+        spans: One for each concept.
         dataset, sample: The name of its dataset and the trainer's index, of a sample of a run.
     """
 
     texts: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
-    documents: list[Document] = field(default_factory=list)
+    begins: list[int] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     dataset: str = ""
     sample: int | None = None
@@ -104,10 +96,8 @@ class Reader:
             without = part.place - len(window.ids)
             window.ids += [-1] * without + ids
             window.texts += [""] * without + self.texts(ids)
-            for one in documents_of(self.dataset, part):
-                name = f"document {one.document}" if one.document >= 0 else "documents are unknown"
-                if one.inputs is not None:
-                    window.documents.append(Document(*one.inputs, one.id or name, one.begins))
+            documents = documents_of(self.dataset, part)
+            window.begins += [one.inputs[0] for one in documents if one.inputs is not None and one.begins]
             for track in known if tracks is None else {*known}.intersection(tracks):
                 concepts = self.dataset.tracks[track].codec == "concepts"
                 pieces = len(self.dataset.levels[track]) == 1

@@ -15,7 +15,6 @@ ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", "docs/performance.md"]
 BLOCK = re.compile(r"(<!-- bench:(\w+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 US = "conceptloader"
-OPENING = "open the configuration", "memory then"
 SHOWN = (  # rows of docs/performance.md: what a user does, next to what others take for it
     "mixture: 64 datasets", "reads: warm, batches of 16", "metadata: warm, batches of 16",
     "loader: batch 16, one process", "start: first batch", "scale: 1e15 tokens: first batch of a rank",
@@ -47,7 +46,7 @@ class Figures:
     def claims(self):
         """The table of the README."""
         start, row = "Megatron: configuration to first batch", "1e+08 samples, 4 datasets"
-        names = US, f"{US}, in place", "megatron-core", "megatron-core, warm"
+        names = US, "in place", "megatron-core", "megatron-core, warm"
         ours, place, theirs, warm = (number(self.one(start, row, name)["median"]) for name in names)
         memory = [number(self.one(start, row, f"{name}, memory")["median"]) for name in (US, "megatron-core")]
         return (
@@ -78,28 +77,6 @@ class Figures:
                     lines.append(f"| {report['title']}: {row} | {spread} | {beside} |")
         return "\n".join(lines) + "\n"
 
-    def costs(self):
-        """What outputs, threads and a start cost."""
-        read, default = self.one("reads", "warm, batches of 16", US), "default outputs"
-        c, threads = self.one("loader", "batch 16, one process", US), "C: 2 threads, 4 buffers each"
-        shares = [self.one("loader", f"batch {size}, one process", threads)["ratio"] for size in (16, 64)]
-        start, memory = self.one("start", "first batch", US), self.one("start", "growth of resident memory", US)
-        shards, many = "100,000 shards", "1,024 datasets, 100 phases"
-        opened, held = (self.one("scale", f"1e15 tokens: {row}", shards) for row in OPENING)
-        phases = self.one("scale", f"1e15 tokens: {OPENING[0]}", many)
-        return (
-            f"**Outputs.** Default outputs take {number(self.one('reads', read['row'], f'{US}, {default}')['ratio'])} "
-            "times as long as tokens with shared labels and neither mask nor positions.\n\n"
-            f"**Threads.** A loader with two threads takes {number(c['median'])} us a window in batches of 16, and "
-            f"{number(100 * shares[0])} % of the throughput of two threads in C; in batches of 64 "
-            f"{number(100 * shares[1])} %. The rest is some 35 us of Python per batch, and threads that wait for the "
-            "GIL.\n\n"
-            "**Start.** The manifest is read once; a shard is opened at its first sample. With 10,000 shards the "
-            f"first batch takes {number(start['median'])} s and {number(memory['median'])} MB beyond torch and numpy. "
-            f"Opening 100,000 shards takes {number(opened['median'])} s and {number(held['median'])} MB per process; "
-            f"100 phases over 1,024 datasets {number(phases['median'])} s.\n"
-        )
-
     def machine_line(self):
         """Where and when all of it was measured."""
         versions = ", ".join(f"{name} {version}" for name, version in self.machine["versions"].items())
@@ -109,12 +86,7 @@ class Figures:
         )
 
     def block(self, name):
-        return {"claims": self.claims, "table": self.table, "machine": self.machine_line, "costs": self.costs}[name]()
-
-
-def micro(result):
-    """In microseconds."""
-    return float(result["median"]) * {"ns": 1e-3, "us": 1.0, "s": 1e6}[result["unit"]]
+        return {"claims": self.claims, "table": self.table, "machine": self.machine_line}[name]()
 
 
 def number(value):

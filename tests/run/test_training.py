@@ -162,7 +162,7 @@ def test_an_accepted_mixing_begins_again_once(config, caplog):
     again = cl.batches({**config, **ODM}, **options)
     again.load_state_dict(first.state_dict())
     assert (again.mixing and again.mixing.state()) == (first.mixing and first.mixing.state())
-    other = cl.batches({**config, "mixing": {"odm": {"smoothing": None}}}, **options)
+    other = cl.batches({**config, "mixing": {"doremi": {}}}, **options)
     other.load_state_dict(first.state_dict())
     assert other.mixing.steps == 0
     assert "begins again, as accepted" in caplog.text

@@ -153,7 +153,7 @@ def test_the_mixing_of_a_checkpoint_is_not_dropped(config, tmp_path, kind):
         kind({**config, "mixing": {"doremi": {}}, "continue_from": str(path)}, **options)
 
 
-def test_an_accepted_mixing_begins_again_once(config, caplog):
+def test_an_accepted_mixing_begins_again_once(config):
     """The option stays in a script that is restarted; what was learned since stays, too."""
     options = {"micro_batch_size": 8, "allow_changed": ["mixing"]}
     first = cl.batches({**config, **ODM}, **options)
@@ -165,7 +165,6 @@ def test_an_accepted_mixing_begins_again_once(config, caplog):
     other = cl.batches({**config, "mixing": {"doremi": {}}}, **options)
     other.load_state_dict(first.state_dict())
     assert other.mixing.steps == 0
-    assert "begins again, as accepted" in caplog.text
 
 
 def test_back_to_a_state_before_weights_were_set(config):

@@ -14,12 +14,12 @@ from pathlib import Path
 Files = Mapping[str, bytes]
 
 
-def files_below(root: Path) -> dict[str, bytes]:
+def files_below(root):
     """Every file below a folder, by its path from there."""
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-def tar(files: Files) -> bytes:
+def tar(files):
     """No times, owners or modes but the default ones; names in order."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w", format=tarfile.USTAR_FORMAT) as out:
@@ -30,23 +30,23 @@ def tar(files: Files) -> bytes:
     return made.getvalue()
 
 
-def write(archive: Path, files: Files) -> None:
+def write(archive, files):
     """A .tar.xz of `files`. Its tar is always the same; how xz packs it may differ with its version."""
     archive.write_bytes(lzma.compress(tar(files), preset=9))
 
 
-def read_tar(archive: Path) -> bytes:
+def read_tar(archive):
     return lzma.decompress(archive.read_bytes())
 
 
 @cache
-def read(archive: Path) -> Files:
+def read(archive):
     with tarfile.open(fileobj=io.BytesIO(read_tar(archive))) as found:
         return {entry.name: file.read() for entry in found if (file := found.extractfile(entry))}
 
 
 @cache
-def unpacked(archive: Path) -> Path:
+def unpacked(archive):
     """A temporary folder with the files of an archive, to be read only; it goes when the process ends."""
     root, process = Path(tempfile.mkdtemp(prefix="conceptloader-tests-")), os.getpid()
     atexit.register(lambda: os.getpid() == process and shutil.rmtree(root))  # not when a fork of it ends

@@ -7,9 +7,8 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -30,7 +29,7 @@ settings.load_profile("conceptloader")
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, Any, Any]:
+def pytest_collection():
     """Thousands of tests, and the frameworks that they import, live until the end: no garbage is looked for there."""
     gc.disable()
     try:
@@ -41,7 +40,7 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 
 @pytest.fixture(scope="session")
-def bounds_checks(checkout: Path) -> dict[str, str]:
+def bounds_checks(checkout):
     """An environment in which kernels check every index. They are compiled once for all workers, and kept for later
     runs: they are of their sources, or compiled again."""
     folder = checkout / "build" / "kernels-with-bounds-checks"
@@ -53,7 +52,7 @@ def bounds_checks(checkout: Path) -> dict[str, str]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _no_waiting_for_the_disk() -> Iterator[None]:
+def _no_waiting_for_the_disk():
     """Syncing is most of the time of small builds. That it happens, and in which order, test_durability.py shows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)
@@ -61,7 +60,7 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_of_tests_before() -> None:
+def _nothing_of_tests_before():
     """Commands that ran in this process have set what is logged, and pages of the documentation what is called."""
     logger = logging.getLogger("conceptloader")
     logger.setLevel(logging.NOTSET)
@@ -71,7 +70,7 @@ def _nothing_of_tests_before() -> None:
 
 
 @pytest.fixture(scope="session")
-def checkout() -> Path:
+def checkout():
     """Root of the source tree."""
     return Path(__file__).resolve().parents[1]
 
@@ -80,24 +79,24 @@ Tally = Callable[[str, Mapping[str, int]], None]
 
 
 @pytest.fixture
-def tally(request: pytest.FixtureRequest) -> Tally:
+def tally(request):
     """Takes a title and numbers, which are summed up over all tests and shown at the end (with xdist too)."""
     return lambda title, numbers: request.node.user_properties.append(("tally", [title, dict(numbers)]))
 
 
-def pytest_unconfigure() -> None:
+def pytest_unconfigure():
     """What a process tells at its end, of faults that tests made, is of no use here."""
     if reads := sys.modules.get("conceptloader.storage.reads"):
         reads.faults.clear()
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+def pytest_terminal_summary(terminalreporter):
     reasons = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []))
     if reasons:
         terminalreporter.section("skipped")
     for reason, count in reasons.most_common():
         terminalreporter.write_line(f"{count}: {reason.removeprefix('Skipped: ')}")
-    sums: dict[str, Counter[str]] = {}
+    sums = {}
     for report in terminalreporter.stats.get("passed", []):
         for name, value in report.user_properties if report.when == "call" else ():
             if name == "tally":

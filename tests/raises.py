@@ -1,23 +1,20 @@
 """What an error says, by its parts: tests hold the kind, the place and the values; the wording is free to change."""
 
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from conceptloader.errors import ConceptloaderError
-
 
 @contextmanager
 def raises(
-    kind: type[ConceptloaderError],
-    path: object = "",
-    found: object = "",
-    expected: str = "",
+    kind,
+    path="",
+    found="",
+    expected="",
     *,
-    fix: str = "",
-    code: str = "",
-) -> Iterator[pytest.ExceptionInfo[ConceptloaderError]]:
+    fix="",
+    code="",
+):
     """An error of `kind`; each part that is given stands in the error's (`code`: equals it)."""
     with pytest.raises(kind) as caught:
         yield caught

@@ -1,6 +1,5 @@
 """A codec that is registered for a while."""
 
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import conceptloader as cl
@@ -8,7 +7,7 @@ from conceptloader.format.spec import codecs
 
 
 @contextmanager
-def registered(name: str, codec: codecs.Codec) -> Iterator[None]:
+def registered(name, codec):
     cl.register_codec(name, codec)
     try:
         yield

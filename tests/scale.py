@@ -5,6 +5,6 @@ import os
 SOAK = bool(os.environ.get("CONCEPTLOADER_SOAK"))
 
 
-def scaled(short: int, long: int) -> int:
+def scaled(short, long):
     """Repetitions: `short` in `make test`, `long` in `make soak`."""
     return long if SOAK else short

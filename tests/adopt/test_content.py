@@ -19,12 +19,12 @@ from tests.raises import raises
 TOKENS = 50_000
 
 
-def flat(path: Path) -> Path:
+def flat(path):
     path.write_bytes(np.random.default_rng(0).integers(0, 900, TOKENS).astype("<u2").tobytes())
     return path
 
 
-def nanoset(path: Path) -> Path:
+def nanoset(path):
     """As datatrove writes it."""
     flat(path)
     Path(f"{path}.index").write_bytes(np.array([TOKENS // 3, TOKENS], "<u8").tobytes())
@@ -32,7 +32,7 @@ def nanoset(path: Path) -> Path:
     return path
 
 
-def take(file: Path, out: Path) -> cl.Dataset:
+def take(file, out):
     shutil.rmtree(out, ignore_errors=True)
     adopt([file], out, dtype=None if file.suffix == ".ds" else "uint16")
     ds = cl.open_dataset(out)
@@ -40,7 +40,7 @@ def take(file: Path, out: Path) -> cl.Dataset:
     return ds
 
 
-def change(file: Path, start: int, stop: int) -> None:
+def change(file, start, stop):
     data = bytearray(file.read_bytes())
     data[start:stop] = bytes(stop - start)
     file.write_bytes(data)
@@ -48,8 +48,8 @@ def change(file: Path, start: int, stop: int) -> None:
 
 @pytest.mark.parametrize("make", [flat, nanoset])
 @pytest.mark.parametrize("times", ["kept", "new"])
-def test_a_resume_with_half_of_the_tokens_changed_is_refused(tmp_path: Path, make: object, times: str) -> None:
-    file = make(tmp_path / "x.ds" if make is nanoset else tmp_path / "x.bin")  # type: ignore[operator]
+def test_a_resume_with_half_of_the_tokens_changed_is_refused(tmp_path, make, times):
+    file = make(tmp_path / "x.ds" if make is nanoset else tmp_path / "x.bin")
     ds = take(file, tmp_path / "out")
     config = cl.load_config({"seq_len": 64, "datasets": {"a": {"path": str(tmp_path / "out")}}})
     saved = json.loads(json.dumps(cl.open_blend(config).spec.to_dict()))
@@ -64,12 +64,12 @@ def test_a_resume_with_half_of_the_tokens_changed_is_refused(tmp_path: Path, mak
         cl.open_blend(config).resume(saved, 100)
 
 
-def unsampled(size: int) -> int:
+def unsampled(size):
     places = [range(at, at + count) for at, count in sample_places(size)]
     return next(at for at in range(0, size, 2) if not any(at in place for place in places))
 
 
-def test_times_identify_nothing_and_verify_finds_what_no_sample_meets(tmp_path: Path) -> None:
+def test_times_identify_nothing_and_verify_finds_what_no_sample_meets(tmp_path):
     file = flat(tmp_path / "x.bin")
     before = take(file, tmp_path / "out").stream_fingerprint
     assert cl.verify(tmp_path / "out", full=True) == []
@@ -82,13 +82,13 @@ def test_times_identify_nothing_and_verify_finds_what_no_sample_meets(tmp_path: 
     assert take(file, tmp_path / "out").stream_fingerprint == before
 
 
-def test_a_file_that_changes_while_it_is_adopted_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changes_while_it_is_adopted_is_refused(tmp_path, monkeypatch):
     file = flat(tmp_path / "x.bin")
     read = adopting.read_content
 
-    def late(*arguments: object) -> object:
+    def late(*arguments):
         file.write_bytes(file.read_bytes() + b"ab")
-        return read(*arguments)  # type: ignore[arg-type]
+        return read(*arguments)
 
     monkeypatch.setattr(adopting, "read_content", late)
     with raises(InputError, "x.bin", "100002 bytes"):

@@ -21,7 +21,7 @@ from tests.raises import raises
 
 @settings(max_examples=25)
 @given(st.data())
-def test_equals_datatrove(data: st.DataObject) -> None:
+def test_equals_datatrove(data):
     """Tokens and positions of datatrove's window i, which begins at token i * (seq_len + 1) of its file."""
     size = data.draw(st.sampled_from([2, 4]))
     documents = st.lists(st.lists(st.integers(0, 256**size - 1), min_size=1, max_size=9), min_size=1, max_size=9)
@@ -50,7 +50,7 @@ def test_equals_datatrove(data: st.DataObject) -> None:
                 base += sum(map(len, file))
 
 
-def test_what_is_noted_beside_the_tokens(tmp_path: Path) -> None:
+def test_what_is_noted_beside_the_tokens(tmp_path):
     path = write(tmp_path, "x.ds", [[1, 2], [3]], save_loss_metadata=True)
     with raises(InputError, "x.ds.loss", "a loss mask", fix="--ignore-loss-mask"):
         adopt([path], tmp_path / "a")
@@ -62,11 +62,11 @@ def test_what_is_noted_beside_the_tokens(tmp_path: Path) -> None:
     assert adopt([path], tmp_path / "d").extra == {"adopted_tokenizers": ["gpt2"]}
 
 
-def test_bad_files(tmp_path: Path) -> None:
-    def ends(*values: int) -> bytes:
+def test_bad_files(tmp_path):
+    def ends(*values):
         return np.array(values, "<u8").tobytes()
 
-    cases: list[tuple[str, bytes | None, str, str]] = [  # a file, its bytes; where the problem is, what is found
+    cases = [  # a file, its bytes; where the problem is, what is found
         (".index", None, ".index", "no readable file"),
         (".index", bytes(15), ".index", "15 bytes"),
         ("", bytes(9), ".ds", "9 bytes"),
@@ -88,7 +88,7 @@ def test_bad_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tokenizer", ["gpt2", None])
 @pytest.mark.parametrize("size", [2, 4])
-def test_an_empty_file_beside_others(tmp_path: Path, size: int, tokenizer: str | None) -> None:
+def test_an_empty_file_beside_others(tmp_path, size, tokenizer):
     """Its tokens are of the size that its metadata say, if it has some."""
     write(tmp_path / "in", "00000.ds", [[1, 2, 3]], size, tokenizer)
     empty = write(tmp_path / "in", "00001.ds", [[4]], size, tokenizer)
@@ -105,7 +105,7 @@ def test_an_empty_file_beside_others(tmp_path: Path, size: int, tokenizer: str |
         assert len(ds.manifest.layouts) == (1 if tokenizer or size == 2 else 2)
 
 
-def test_the_same_tokenizer_under_the_name_that_datatrove_noted(tmp_path: Path) -> None:
+def test_the_same_tokenizer_under_the_name_that_datatrove_noted(tmp_path):
     """--tokenizer and the note beside the tokens name one tokenizer, by file, folder or on the hub."""
     folder = tmp_path / "gpt2"
     folder.mkdir()

@@ -3,7 +3,6 @@
 import gzip
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +26,7 @@ from tests.raises import raises
     st.booleans(),
     st.integers(1, 9),
 )
-def test_documents_end_with_the_named_token(tokens: list[int], dtype: str, head: bool, piece: int) -> None:
+def test_documents_end_with_the_named_token(tokens, dtype, head, piece):
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(adopt_source, "PIECE", piece)
         path = Path(directory) / "x.npy"
@@ -44,10 +43,10 @@ def test_documents_end_with_the_named_token(tokens: list[int], dtype: str, head:
             assert [ds.document_range(d)[0] for d in range(ds.num_documents)] == starts
 
 
-def test_bad_files(tmp_path: Path) -> None:
+def test_bad_files(tmp_path):
     path, tokens = tmp_path / "x.npy", np.arange(5, dtype=np.uint16)
 
-    def refused(found: str, **options: Any) -> None:
+    def refused(found, **options):
         with raises(InputError, "x.npy", found):
             adopt([path], tmp_path / "ds", **options)
 
@@ -63,7 +62,7 @@ def test_bad_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["llm.c", "llm.c of 2024-08", "npz", "parquet", "gzip", "zstd", "megatron"])
-def test_files_of_other_kinds_are_no_tokens(tmp_path: Path, kind: str) -> None:
+def test_files_of_other_kinds_are_no_tokens(tmp_path, kind):
     tokens, path = np.arange(1000, dtype="<u2"), tmp_path / "x.bin"
     head = np.zeros(256, "<i4")
     head[0] = 20240801 if "08" in kind else 20240520

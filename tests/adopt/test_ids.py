@@ -1,7 +1,5 @@
 """Flat files say nothing of their type: ids that contradict it are an error, all that may be right is adopted."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,7 @@ from tests.raises import raises
 WIDTHS = {"uint8": 1, "uint16": 2, "uint32": 4, "int64": 8}
 
 
-def zipf(limit: int, count: int, seed: int = 0) -> np.ndarray:
+def zipf(limit, count, seed=0):
     """Ids as text has them: the small ones are common."""
     ranks = np.random.default_rng(seed).zipf(1.2, count * 4)
     return ranks[ranks < limit][:count]
@@ -33,7 +31,7 @@ CORPORA = {
 
 
 @pytest.mark.parametrize("name", CORPORA)
-def test_the_type_they_were_written_with_is_taken_and_no_other(name: str, tmp_path: Path) -> None:
+def test_the_type_they_were_written_with_is_taken_and_no_other(name, tmp_path):
     """Where the number of ids is known; else none that is more than twice as wide, or that cuts wide ids."""
     ids, dtype = CORPORA[name]
     ids.astype(dtype).tofile(tmp_path / "x.u16")
@@ -47,7 +45,7 @@ def test_the_type_they_were_written_with_is_taken_and_no_other(name: str, tmp_pa
                     adopt([tmp_path / "x.u16"], tmp_path / "other", dtype=other, tokenizer=tokenizer)
 
 
-def test_a_vocabulary_that_is_named_may_be_large(tmp_path: Path) -> None:
+def test_a_vocabulary_that_is_named_may_be_large(tmp_path):
     ids = np.random.default_rng(0).integers(0, 3 << 20, 5000).astype("uint32")
     ids.tofile(tmp_path / "x.u32")
     with raises(InputError, "x.u32", f"ids up to {ids.max():,}, at least 1,048,576", fix="--tokenizer"):

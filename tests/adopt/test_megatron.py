@@ -16,7 +16,6 @@ from conceptloader.errors import InputError
 from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.adopt import source as adopt_source
 from conceptloader.ingest.adopt.adopt import adopt
-from tests.corpora.token_files import Documents
 from tests.corpora.token_files import write_megatron as write
 from tests.raises import raises
 
@@ -25,7 +24,7 @@ TYPES = [np.uint8, np.uint16, np.int32, np.int64]
 
 @settings(max_examples=25)
 @given(st.data())
-def test_equals_indexed_dataset(data: st.DataObject) -> None:
+def test_equals_indexed_dataset(data):
     sequence = st.lists(st.integers(0, 120), max_size=6)
     document = st.lists(sequence, max_size=3)
     corpora = data.draw(st.lists(st.lists(document, min_size=1, max_size=8), min_size=1, max_size=3))
@@ -33,8 +32,8 @@ def test_equals_indexed_dataset(data: st.DataObject) -> None:
         corpora[0].append([[1, 2, 3]])
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(adopt_source, "PIECE", data.draw(st.integers(1, 9), "piece"))
-        tokens: list[int] = []
-        starts: list[int] = []
+        tokens = []
+        starts = []
         paths = []
         for number, corpus in enumerate(corpora):
             prefix = write(Path(directory) / f"c{number}", corpus, data.draw(st.sampled_from(TYPES)))
@@ -57,7 +56,7 @@ def test_equals_indexed_dataset(data: st.DataObject) -> None:
                     assert window["tokens"].tolist() == tokens[i * seq_len : i * seq_len + seq_len + 1]
 
 
-def test_changes_are_found_by_verify(tmp_path: Path) -> None:
+def test_changes_are_found_by_verify(tmp_path):
     prefix = write(tmp_path / "x", [[[1, 2, 3]], [[4]]])
     adopt([prefix], tmp_path / "ds")
     tokens, index = Path(prefix + ".bin"), Path(prefix + ".idx")
@@ -72,23 +71,23 @@ def test_changes_are_found_by_verify(tmp_path: Path) -> None:
     assert problem.file == str(index)
 
 
-def damage_quietly(path: Path, offset: int, data: bytes) -> None:
+def damage_quietly(path, offset, data):
     """As a failing disk does it: size and time stay."""
     before = path.stat()
     damage(path, offset, data)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def damage(path: Path, offset: int, data: bytes) -> None:
+def damage(path, offset, data):
     raw = bytearray(path.read_bytes())
     raw[offset : offset + len(data)] = data
     path.write_bytes(raw)
 
 
 # The index of the corpus below: head 34, 3 lengths from 34, 3 pointers from 46, 4 document entries from 70, end 102.
-CORPUS: Documents = [[[1, 2], [3]], [], [[4, 5, 6]]]
-PATCHES: list[tuple[int, str, int, str]] = [  # at a byte of the index, a value; what is found
-    (0, "9s", b"TNTIDX", "a file that begins with"),  # type: ignore[list-item]
+CORPUS = [[[1, 2], [3]], [], [[4, 5, 6]]]
+PATCHES = [  # at a byte of the index, a value; what is found
+    (0, "9s", b"TNTIDX", "a file that begins with"),
     (9, "Q", 2, "version 2"),
     (17, "B", 7, "tokens of type float32"),
     (17, "B", 6, "tokens of type float64"),
@@ -106,12 +105,12 @@ PATCHES: list[tuple[int, str, int, str]] = [  # at a byte of the index, a value;
 ]
 
 
-def test_bad_files(tmp_path: Path) -> None:
+def test_bad_files(tmp_path):
     prefix = write(tmp_path / "x", CORPUS)
     tokens, index = Path(prefix + ".bin"), Path(prefix + ".idx")
     whole, data = index.read_bytes(), tokens.read_bytes()
 
-    def refused(where: str, found: str) -> None:
+    def refused(where, found):
         with raises(InputError, where, found):
             adopt([prefix], tmp_path / "ds")
         assert not (tmp_path / "ds").exists()

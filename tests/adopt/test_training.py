@@ -1,14 +1,11 @@
 """One YAML over adopted and native datasets trains in plain PyTorch and under both adapters, on the planned samples."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from tests.corpora import blended
-from tests.corpora.blended import SEQ_LEN, VOCABULARY, Blended, Documents, topics_of
+from tests.corpora.blended import SEQ_LEN, VOCABULARY, topics_of
 from tests.megatron import launching, pretraining
-from tests.megatron.launching import Finished
 from tests.nanotron import support
 from tests.nanotron.conftest import nanotron_src
 from tests.nanotron.plan import Layout, assert_seen
@@ -19,13 +16,13 @@ BATCH, MICRO = 8, 2
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Blended:
+def data(tmp_path_factory):
     return blended.write(tmp_path_factory.mktemp("data"))
 
 
 @pytest.mark.usefixtures("nanotron_src")
 @pytest.mark.slow
-def test_nanotron_run_train(data: Blended, tmp_path: Path, checkout: Path) -> None:
+def test_nanotron_run_train(data, tmp_path, checkout):
     """The unmodified script, with the example's concept head."""
     consume = {"concepts_span_index": "last", "concepts_ids": "last"}
     section = {"type": "conceptloader", "config": str(data.config), "nanotron": {"model_inputs": consume}}
@@ -41,7 +38,7 @@ def test_nanotron_run_train(data: Blended, tmp_path: Path, checkout: Path) -> No
             assert np.array_equal(topics, data.topics(range(first, first + MICRO)))
 
 
-def assert_megatron(run: Finished, data: Blended, planned: dict[int, list[list[int]]]) -> None:
+def assert_megatron(run, data, planned):
     """planned: the samples of each micro batch, by rank."""
     assert sorted(run.taken) == sorted(planned)
     for rank, lines in run.taken.items():
@@ -57,10 +54,10 @@ def assert_megatron(run: Finished, data: Blended, planned: dict[int, list[list[i
 @pretraining.needs_checkout[0]
 @pretraining.each_checkout
 @pytest.mark.slow
-def test_megatron_pretrain_gpt(checkout: Path, tmp_path: Path) -> None:
+def test_megatron_pretrain_gpt(checkout, tmp_path):
     """The unmodified script, on a corpus that the unmodified tools/preprocess_data.py made."""
 
-    def preprocess(folder: Path, documents: Documents) -> str:
+    def preprocess(folder, documents):
         lines = [f'{{"text": "{" ".join(map(str, document))}"}}\n' for document in documents]
         (folder / "m.jsonl").write_text("".join(lines))
         command = [str(checkout / "tools/preprocess_data.py"), "--input", str(folder / "m.jsonl")]

@@ -3,7 +3,6 @@
 import gzip
 import json
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +18,13 @@ from tests.raises import raises
 Rows = list[dict[str, Any]]
 
 
-def build(path: Path, shards: list[list[list[int]]]) -> Path:
+def build(path, shards):
     """Documents of tokens in shards; ids are d0, d1, ... through all of them."""
     number = count()
     return written(path, *([(tokens, {}, f"d{next(number)}") for tokens in documents] for documents in shards))
 
 
-def write_rows(path: Path, rows: Rows) -> Path:
+def write_rows(path, rows):
     if path.suffix == ".parquet":
         pyarrow.parquet.write_table(pa.Table.from_pylist(rows), path, row_group_size=3)
     else:
@@ -34,7 +33,7 @@ def write_rows(path: Path, rows: Rows) -> Path:
     return path
 
 
-def test_little_memory(tmp_path: Path) -> None:
+def test_little_memory(tmp_path):
     """Too little is an error that leaves nothing; what does not fit goes to files, which are removed."""
     build(tmp_path / "ds", [[[1, 2]]])
     rows = write_rows(tmp_path / "rows.jsonl", [{"id": "d1", "concepts": [7]}])

@@ -3,8 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,16 +14,16 @@ KINDS = ("content", "tone")  # the other two of the corpus have no labels here
 PIECES = ["word ", "two words ", "é😀 ", "\u4e2d\u6587", "\n\n", "\t", "e\u0301", "'quoted' \"twice\" ", "end. "]
 
 
-def test_chunks_become_spans(tmp_path: Path, checkout: Path) -> None:
+def test_chunks_become_spans(tmp_path, checkout):
     """Of a chunk that is wrong, and counted, nothing else changes."""
-    rng, corpus, spans = np.random.default_rng(5), tmp_path / "atlas", dict[str, Any]()
+    rng, corpus, spans = np.random.default_rng(5), tmp_path / "atlas", {}
     keys = rng.choice(1000, 60, replace=False).tolist()
     kinds = dict(zip(keys, KINDS * 30, strict=True))
     concepts = [
         {"concept_id": key, "concept_type": kinds[key], "name": f"n{k // 3}", "rare": float("nan")}
         for k, key in enumerate(keys)
     ]
-    documents, chunks = list[dict[str, Any]](), list[dict[str, Any]]()
+    documents, chunks = [], []
     for number in rng.permutation(40).tolist():
         pieces = ["".join(rng.choice(PIECES, rng.integers(1, 9))) for _ in range(rng.integers(0, 6))]
         ends = np.cumsum([0, *map(len, pieces)]).tolist()
@@ -39,7 +37,7 @@ def test_chunks_become_spans(tmp_path: Path, checkout: Path) -> None:
             start, end = (len("".join(pieces[:i]).encode()) for i in (k, k + 1))
             spans[str(number)].append((start, end, set(chosen)))
     tone = next(key for key in keys if kinds[key] == "tone")
-    wrong: list[tuple[dict[str, Any], str]] = [
+    wrong = [
         ({"chunk_status": "skipped"}, "of status skipped"),
         ({"chunk_text": "something else"}, "of another text than the document has there"),
         ({"tone_ids": [2000]}, "with labels that are no concepts of their kind"),

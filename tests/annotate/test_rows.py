@@ -2,8 +2,6 @@
 
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +18,7 @@ from tests.annotate.test_annotate import build
 from tests.raises import raises
 
 DOCUMENTS, LENGTH, NAMES = 4, 3, ["a", "b"]
-KINDS: dict[str, dict[str, Any]] = {
+KINDS = {
     "ids": {},
     "names": {"vocabulary": NAMES},
     "scores": {"parameters": {"scores": "f4"}},
@@ -33,9 +31,9 @@ ODD = st.sampled_from([None, True, 1.0, 1.5, -1, 1 << 64, "x", "\ud800", [], {},
 
 
 @st.composite
-def annotation(draw: st.DrawFn, kind: str) -> dict[str, Any]:
+def annotation(draw, kind):
     start = draw(st.integers(0, LENGTH - 1))
-    found: dict[str, Any] = {"start": start, "end": draw(st.integers(start + 1, LENGTH))}
+    found = {"start": start, "end": draw(st.integers(start + 1, LENGTH))}
     pool = NAMES if kind in ("names", "labels") else [0, 7]
     if kind == "labels" and draw(st.booleans()):
         found["concepts"] = draw(st.sampled_from(pool))
@@ -51,9 +49,9 @@ def annotation(draw: st.DrawFn, kind: str) -> dict[str, Any]:
 
 
 @st.composite
-def row(draw: st.DrawFn, kind: str) -> dict[str, Any]:
+def row(draw, kind):
     number = draw(st.integers(0, DOCUMENTS - 1))
-    found: dict[str, Any] = {"id": f"d{number}"} if draw(st.booleans()) else {"document": number}
+    found = {"id": f"d{number}"} if draw(st.booleans()) else {"document": number}
     form = draw(st.sampled_from(["spans", "span", "whole"]))
     if form == "spans":
         found["spans"] = draw(st.lists(annotation(kind), max_size=2))
@@ -80,13 +78,13 @@ class Wrong(Exception):
     """A row that cannot be read."""
 
 
-def read(kind: str, row: dict[str, Any]) -> list[tuple[int, int, int, Any]]:
+def read(kind, row):
     """(document, start, end, record) of what a row annotates. Raises: Wrong."""
     theirs = {"concepts": "label"} if kind == "labels" else {}
     value = "value" if kind in ("numbers", "integers", "objects") else "concepts"
     fields = {"start", "end", value, *(["scores"] if kind == "scores" else [])}
 
-    def ours(given: Any, known: set[str]) -> dict[str, Any]:
+    def ours(given, known):
         if type(given) is not dict or theirs.keys() & given.keys():
             raise Wrong
         found = {next((name for name, one in theirs.items() if one == key), key): given[key] for key in given}
@@ -94,7 +92,7 @@ def read(kind: str, row: dict[str, Any]) -> list[tuple[int, int, int, Any]]:
             raise Wrong
         return found
 
-    def number(one: Any) -> Any:
+    def number(one):
         if type(one) is not int and (kind == "integers" or type(one) is not float):
             raise Wrong
         if kind == "integers" and not 0 <= one < 256:
@@ -103,7 +101,7 @@ def read(kind: str, row: dict[str, Any]) -> list[tuple[int, int, int, Any]]:
             raise Wrong
         return one if kind == "integers" else float(np.float16(one))
 
-    def record(span: dict[str, Any], whole: bool) -> Any:
+    def record(span, whole):
         given = span.get(value)
         if kind == "objects":
             if value not in span:
@@ -127,7 +125,7 @@ def read(kind: str, row: dict[str, Any]) -> list[tuple[int, int, int, Any]]:
             raise Wrong
         return [ids, scores]
 
-    def annotated(span: dict[str, Any], is_row: bool) -> tuple[int, int, Any]:
+    def annotated(span, is_row):
         start, end = span.get("start"), span.get("end")
         whole = is_row and start is None and end is None
         if not whole and not (type(start) is type(end) is int and 0 <= start < end < 1 << 32):
@@ -154,9 +152,7 @@ def read(kind: str, row: dict[str, Any]) -> list[tuple[int, int, int, Any]]:
 
 @settings(max_examples=120)
 @given(st.data(), st.sampled_from([*KINDS]), st.booleans())
-def test_annotations_are_what_a_plain_reader_finds(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, kind: str, parquet: bool
-) -> None:
+def test_annotations_are_what_a_plain_reader_finds(tmp_path_factory, data, kind, parquet):
     rows = data.draw(st.lists(row(kind), min_size=1, max_size=6))
     folder = tmp_path_factory.mktemp("rows")
     path = folder / "rows.jsonl"
@@ -170,7 +166,7 @@ def test_annotations_are_what_a_plain_reader_finds(
             rows = table.to_pylist()  # nulls where there was nothing
         except (pa.ArrowException, ValueError, TypeError, OverflowError):
             pass
-    wrong, unknown, held = set[int](), False, [list[str]() for _ in range(DOCUMENTS * LENGTH)]
+    wrong, unknown, held = set(), False, [[] for _ in range(DOCUMENTS * LENGTH)]
     for i, one in enumerate(rows):
         try:
             for document, start, end, record in read(kind, one):
@@ -183,7 +179,7 @@ def test_annotations_are_what_a_plain_reader_finds(
         return
     ds = build(folder / "ds", [[[1, 2, 3]], [[1, 2, 3]] * (DOCUMENTS - 1)])
     options = {"track": "t", "span_unit": "token", "overlap": "levels", "levels": 16, **KINDS[kind]}
-    bad: set[int] = set()
+    bad = set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(joining, "_IDS", data.draw(st.integers(1, 5)))
         patch.setattr(ids, "_READ", data.draw(st.integers(1, 5)))
@@ -192,7 +188,7 @@ def test_annotations_are_what_a_plain_reader_finds(
         assert cl.verify(folder / "out", full=True) == []
     assert bad == wrong
     with cl.open_dataset(folder / "out") as made:
-        found = [list[str]() for _ in held]
+        found = [[] for _ in held]
         for track in made.tracks:
             spans = made.spans(track, 0, made.num_tokens)
             records = [one.tolist() if isinstance(one, np.ndarray) else one for one in spans.decode()]
@@ -207,7 +203,7 @@ def test_annotations_are_what_a_plain_reader_finds(
     assert [sorted(one) for one in found] == [sorted(one) for one in held]
 
 
-def test_texts_that_are_not_utf_8_are_named(tmp_path: Path) -> None:
+def test_texts_that_are_not_utf_8_are_named(tmp_path):
     broken = {"id": pa.array([b"d0", b"\xff"]).view("string"), "start": [0, 2], "end": [1, 3], "concepts": [[1], [2]]}
     pq.write_table(pa.table(broken), tmp_path / "rows.parquet")
     ds = build(tmp_path / "ds", [[[1, 2, 3]]])

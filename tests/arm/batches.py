@@ -7,7 +7,6 @@ import hashlib
 import logging
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ import conceptloader as cl
 from conceptloader.testing import random_documents, write_dataset
 
 
-def main() -> None:
+def main():
     logging.getLogger("conceptloader").setLevel(logging.ERROR)  # samples of one token have no loss
     folder, files, batches = Path(sys.argv[1]), hashlib.sha256(), hashlib.sha256()
     if not folder.exists():
@@ -24,7 +23,7 @@ def main() -> None:
             write_dataset(str(folder / name), random_documents(300, seed=seed))
     for path in sorted(folder.glob("*/0*")):
         files.update(path.name.encode() + path.read_bytes())
-    packings: list[dict[str, Any]] = [{}, {"packing": {"bins": 8}}]
+    packings = [{}, {"packing": {"bins": 8}}]
     for packing in packings:
         datasets = {name: {"path": str(folder / name), "weight": weight} for name, weight in (("a", 0.7), ("b", 0.3))}
         config = {"seq_len": 96, "datasets": datasets, "tracks": {"concepts": {}}, **packing}

@@ -35,7 +35,7 @@ EVERYTHING = "from tests.kernels.everything import everything; print(everything(
 PAGES = {"4k": "4096", "64k": "65536"}
 
 
-def fetch() -> None:
+def fetch():
     """An interpreter of arm64 with its libraries and packages, and qemu, below HOME."""
     shutil.rmtree(HOME, ignore_errors=True)
     state, cache = HOME / "apt/state", HOME / "apt/cache"
@@ -63,7 +63,7 @@ def fetch() -> None:
     install(*PACKAGES, TORCH)
 
 
-def install(*packages: str) -> None:
+def install(*packages):
     """Packages of the versions that are tested, by a pip that runs on aarch64: their conditions name the processor."""
     minor = next((SYSROOT / "usr/bin").glob("python3.??")).name.removeprefix("python3.")
     pins = (ROOT / f"constraints/py3{minor}.txt").read_text().splitlines()
@@ -73,7 +73,7 @@ def install(*packages: str) -> None:
     run(str(PYTHON), *pip, "-c", str(HOME / "pins.txt"), *packages, PYTHONPATH="")
 
 
-def run(*command: str, cwd: Path = ROOT, **environment: str) -> str:
+def run(*command, cwd=ROOT, **environment):
     """Standard output of a command that must succeed."""
     done = subprocess.run(command, cwd=cwd, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)
     if done.returncode:
@@ -81,7 +81,7 @@ def run(*command: str, cwd: Path = ROOT, **environment: str) -> str:
     return done.stdout.strip()
 
 
-def kernels(*, bounds: bool = False) -> Path:
+def kernels(*, bounds=False):
     """The folder of the libraries, cross-compiled."""
     folder = HOME / ("kernels-with-bounds-checks" if bounds else "kernels")
     command = [sys.executable, "-m", "conceptloader.kernels.build", "--output", str(folder)]
@@ -89,19 +89,19 @@ def kernels(*, bounds: bool = False) -> Path:
     return folder
 
 
-def arm(*arguments: str, pages: str = "4k", folder: Path = HOME / "kernels") -> str:
+def arm(*arguments, pages="4k", folder=HOME / "kernels"):
     """Standard output of Python for aarch64 with arguments."""
     return run(str(PYTHON), *arguments, PYTHONPATH=str(ROOT), QEMU_PAGESIZE=PAGES[pages], **{VARIABLE: str(folder)})
 
 
-def compare(what: str, expected: str, *found: str) -> None:
+def compare(what, expected, *found):
     """Print what is equal, or end."""
     if {*found} != {expected}:
         sys.exit(f"{what}: found {', '.join(found)}, expected {expected}, as on this machine")
     print(f"{what}: {len(found)} equal to this machine's, {expected}", flush=True)
 
 
-def require_ordered(folder: Path) -> None:
+def require_ordered(folder):
     """There is an LDAR and an STLR of 32 bits: descriptors are loaded with acquire, stored with release."""
     (library,) = folder.glob("*.so")
     code = library.read_bytes()
@@ -110,7 +110,7 @@ def require_ordered(folder: Path) -> None:
         sys.exit(f"{library}: has no ordered load or store of 32 bits")
 
 
-def main() -> None:
+def main():
     if not (SITE / "torch").exists():
         fetch()
     require_ordered(kernels())

@@ -11,23 +11,23 @@ from conceptloader.errors import ConceptloaderError, ReadError
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ConceptloaderError)]
 
 
-def parts(error: ConceptloaderError) -> tuple[object, ...]:
+def parts(error):
     return type(error), error.path, error.found, error.expected, error.fix, error.code, error.args, str(error)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_copies_are_equal(kind: type[ConceptloaderError]) -> None:
+def test_copies_are_equal(kind):
     for error in (kind("a.yaml: x", 3, "a text", "quote it", code="own"), kind("a", "gone"), kind()):
         assert parts(copy.copy(error)) == parts(pickle.loads(pickle.dumps(error))) == parts(error)
 
 
-def test_the_number_of_the_system_stays() -> None:
+def test_the_number_of_the_system_stays():
     error = ReadError("file", "gone", errno=5)
     assert pickle.loads(pickle.dumps(error)).errno == copy.copy(error).errno == error.within("sample 3").errno == 5
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_place_leads_the_path_in(kind: type[ConceptloaderError]) -> None:
+def test_another_place_leads_the_path_in(kind):
     error = kind("x", 3, "a text", "quote it")
     assert str(error.within("a.yaml")) == "a.yaml: x: found 3, expected a text; quote it"
     assert str(error) == "x: found 3, expected a text; quote it"
@@ -43,7 +43,7 @@ def test_another_place_leads_the_path_in(kind: type[ConceptloaderError]) -> None
         ("the disk is full; make room", ("a.yaml", "the disk is full; make room", "", "")),
     ],
 )
-def test_a_sentence_has_the_same_parts(text: str, found: tuple[str, ...]) -> None:
+def test_a_sentence_has_the_same_parts(text, found):
     error = ReadError.saying("a.yaml", text)
     assert (type(error), str(error)) == (ReadError, f"a.yaml: {text}")
     assert (error.path, error.found, error.expected, error.fix) == found

@@ -7,11 +7,11 @@ from conceptloader.storage.threads import shared_threads
 from tests.soak.builds import child
 
 
-def test_no_thread_is_in_the_middle_of_what_a_lock_protects() -> None:
+def test_no_thread_is_in_the_middle_of_what_a_lock_protects():
     lock, values, stop = threading.Condition(threading.RLock()), [0, 0], threading.Event()
     forks.hold_while_forking(lock)
 
-    def change() -> None:
+    def change():
         while not stop.is_set():
             with lock:
                 values[0] += 1
@@ -21,7 +21,7 @@ def test_no_thread_is_in_the_middle_of_what_a_lock_protects() -> None:
     thread = threading.Thread(target=change)
     thread.start()
 
-    def in_child() -> None:
+    def in_child():
         assert values[0] == values[1]
         with lock:
             pass
@@ -34,11 +34,11 @@ def test_no_thread_is_in_the_middle_of_what_a_lock_protects() -> None:
         forks._held.remove(lock)
 
 
-def test_shared_threads_start_again_in_a_child() -> None:
+def test_shared_threads_start_again_in_a_child():
     wanted = [1, 2, 3]
     assert list(shared_threads("test", 2).map(abs, [-1, -2, -3])) == wanted
 
-    def in_child() -> None:
+    def in_child():
         assert list(shared_threads("test", 2).map(abs, [-1, -2, -3])) == wanted
 
     assert child(in_child)

@@ -1,10 +1,6 @@
 """Patches of another package: both checks, all or none, once."""
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -35,15 +31,15 @@ MODULE = "patched_library"
 
 
 @pytest.fixture
-def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def library(tmp_path, monkeypatch):
     (tmp_path / f"{MODULE}.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
-    module: ModuleType = __import__(MODULE)
+    module = __import__(MODULE)
     yield module
     del sys.modules[MODULE]
 
 
-def doubled(original: Any, *args: Any, **kwargs: Any) -> Any:
+def doubled(original, *args, **kwargs):
     found = original(*args, **kwargs)
     return (found, found)
 
@@ -59,7 +55,7 @@ START = Patch(target=f"{MODULE}:Trainer.start", by=doubled, caller="both", line=
 NAMED = Patch(target=f"{MODULE}:Trainer.named", by=doubled, line="")
 
 
-def test_functions_methods_and_class_methods_are_replaced_once(library: Any) -> None:
+def test_functions_methods_and_class_methods_are_replaced_once(library):
     LIBRARY.apply([LOAD, START, NAMED])
     LIBRARY.apply([LOAD, START])
     (first, again), named = library.both(library.Trainer())
@@ -79,21 +75,21 @@ def test_functions_methods_and_class_methods_are_replaced_once(library: Any) -> 
         ({"caller": "Trainer.end"}, "was not found in Trainer.end"),
     ],
 )
-def test_an_unknown_release_is_refused_and_nothing_is_patched(library: Any, change: Any, reason: str) -> None:
+def test_an_unknown_release_is_refused_and_nothing_is_patched(library, change, reason):
     other = Patch(**{**vars(LOAD), **change})
     with pytest.raises(ConfigError, match=f"cannot hook into the library at .*{reason}.*release 1.*; use that one"):
         LIBRARY.apply([START, other])
     assert library.both(library.Trainer())[0] == ("a", 1)
 
 
-def test_what_a_library_needs_itself_is_no_other_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_library_needs_itself_is_no_other_release(tmp_path, monkeypatch):
     (tmp_path / "needing_library.py").write_text("import no_library_of_this_name")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="no_library_of_this_name"):
         LIBRARY.apply([Patch(target="needing_library:load", by=doubled, line="")])
 
 
-def test_names_that_a_release_does_not_have(library: Any) -> None:
+def test_names_that_a_release_does_not_have(library):
     """An adapter's own line that looks for one names the releases; errors of the package itself pass through."""
     adapter = {"__name__": "conceptloader.integrations.some_lm.data", "library": library}
     exec("def asks():\n    return library.absent", adapter)

@@ -10,13 +10,11 @@ from conceptloader.base.tested import TESTED, warn_untested
 
 
 @pytest.fixture(autouse=True)
-def _as_in_a_new_process() -> None:
+def _as_in_a_new_process():
     warn_untested.cache_clear()
 
 
-def test_a_newer_version_is_one_warning_that_names_both(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_newer_version_is_one_warning_that_names_both(monkeypatch, caplog):
     oldest, newest = TESTED["lightning"]
     monkeypatch.setattr(importlib.metadata, "version", lambda package: "99.1.0.dev2")
     for _ in range(3):
@@ -30,14 +28,12 @@ def test_a_newer_version_is_one_warning_that_names_both(
 
 
 @pytest.mark.parametrize("found", ["2.5.0", f"{TESTED['lightning'][1]}.999", "0.0.0+unknown", "rc"])
-def test_known_patch_and_older_releases_are_silent(found: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_known_patch_and_older_releases_are_silent(found, caplog):
     warn_untested("lightning", found)
     assert not caplog.records
 
 
-def test_other_ranks_and_absent_packages_are_silent(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_other_ranks_and_absent_packages_are_silent(monkeypatch, caplog):
     monkeypatch.setitem(TESTED, "no-such-package", ("1.0", "1.0"))
     warn_untested("no-such-package")
     monkeypatch.setenv("RANK", "1")

@@ -1,8 +1,6 @@
 """What `conceptloader doctor` says of a configuration's samples, beside what the loader gives."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,20 +14,18 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     """web: with concepts and a quality."""
     path = tmp_path_factory.mktemp("data")
-    rows: list[dict[str, Any]] = [
-        {"id": f"web{k}", "text": "Red paint. " * (4 + k % 5), "quality": 0.5} for k in range(40)
-    ]
+    rows = [{"id": f"web{k}", "text": "Red paint. " * (4 + k % 5), "quality": 0.5} for k in range(40)]
     span = {"start": 0, "end": 3, "concepts": ["red"]}
     write_rows(path / "web.jsonl", [{**row, "spans": [span]} for row in rows])
-    given: dict[str, Any] = {"vocabulary": {"concepts": ["red", "blue"]}, "number": {"quality": "f4"}}
+    given = {"vocabulary": {"concepts": ["red", "blue"]}, "number": {"quality": "f4"}}
     cl.build(path / "web.jsonl", path / "web", tokenizer="bytes", **given)
     return path
 
 
-def doctor(data: Path, tmp_path: Path, capsys: Capture, *more: str, code: int, **config: Any) -> dict[str, Any]:
+def doctor(data, tmp_path, capsys, *more, code, **config):
     """Findings by name."""
     names = config.pop("datasets", ["web"])
     run = tmp_path / "run.yaml"
@@ -40,7 +36,7 @@ def doctor(data: Path, tmp_path: Path, capsys: Capture, *more: str, code: int, *
     return {one["name"]: one for one in found}
 
 
-def test_what_it_says_of_the_loss_is_what_the_loader_gives(data: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_what_it_says_of_the_loss_is_what_the_loader_gives(data, tmp_path, capsys):
     config = {"exclude": [{"dataset": "web", "tokens": [0, 600]}]}
     found = doctor(data, tmp_path, capsys, "--samples", "70", code=0, **config)
     drawn = np.random.default_rng(0).integers(0, 70, 256)
@@ -50,7 +46,7 @@ def test_what_it_says_of_the_loss_is_what_the_loader_gives(data: Path, tmp_path:
     assert 0 < share < 0.5
 
 
-def test_what_is_excluded_is_counted_as_the_loader_reads_it(data: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_what_is_excluded_is_counted_as_the_loader_reads_it(data, tmp_path, capsys):
     masked = {"exclude": [{"dataset": "web", "tokens": [32, 33]}, {"dataset": "web", "tokens": [40, 97]}]}
     masked["exclude"].append({"at": 0, "ids": ["web7", "web39"]})
     found = doctor(data, tmp_path, capsys, code=0, order="sequential", **masked)["masked"]["text"]

@@ -18,11 +18,11 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> str:
+def data(tmp_path):
     return write_dataset(tmp_path / "data", random_documents(12, seed=1, mean_length=40))
 
 
-def test_help_teaches(checkout: Path, capsys: Capture) -> None:
+def test_help_teaches(checkout, capsys):
     """Each command shows an example; without one the list is shown, which the page has, too."""
     for words in (["--help"], *([name, "--help"] for name in COMMANDS)):
         with pytest.raises(SystemExit, match=r"^0$"):
@@ -39,7 +39,7 @@ def test_help_teaches(checkout: Path, capsys: Capture) -> None:
     assert capsys.readouterr().out == f"conceptloader {cl.__version__}\n"
 
 
-def test_help_is_short_and_completion_knows_all(capsys: Capture) -> None:
+def test_help_is_short_and_completion_knows_all(capsys):
     """`build --help` shows ten options, --help-all each; bash completes commands and every option."""
     shown = []
     for words in ("build --help", "build --help-all", "help build"):
@@ -61,7 +61,7 @@ def test_help_is_short_and_completion_knows_all(capsys: Capture) -> None:
         assert done.stdout == f"{found}\n"
 
 
-def test_the_list_of_commands_imports_little() -> None:
+def test_the_list_of_commands_imports_little():
     heavy = ("numpy", "yaml", "tqdm", "dataclasses", "importlib.metadata", "torch")
     script = f"import sys, atexit; atexit.register(lambda: print({{*{heavy}}} & {{*sys.modules}})); " + (
         "from conceptloader.cli import main; main(['--help'])"
@@ -71,14 +71,14 @@ def test_the_list_of_commands_imports_little() -> None:
     assert done.stdout.endswith("set()\n"), done.stdout
 
 
-def test_a_reader_that_leaves(data: str) -> None:
+def test_a_reader_that_leaves(data):
     command = f"{sys.executable} -m conceptloader inspect {data} --random 12 --documents --json | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, timeout=60, check=True)
     assert done.stdout == b"{\n"
     assert b"Traceback" not in done.stderr
 
 
-def test_inspect_shows_columns_of_tokens(data: str, capsys: Capture) -> None:
+def test_inspect_shows_columns_of_tokens(data, capsys):
     tokens = cl.open_dataset(data).num_tokens
     ids = np.arange(tokens * 9).reshape(tokens, 9).astype("u2")
     add_column(Path(data), "ids", ids, missing=np.arange(tokens) == 12)

@@ -2,8 +2,6 @@
 
 import json
 import os
-from pathlib import Path
-from typing import Any
 
 import fsspec
 import pytest
@@ -16,29 +14,27 @@ BRIEF = ("--seconds", "0.1")
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     """A stream with tracks."""
     path = tmp_path_factory.mktemp("data")
     write_dataset(path / "stream", random_documents(200, tracks={"concepts": 20, "quality": 3}), shards=3)
     return path
 
 
-def configured(file: Path, dataset: object, more: str) -> Path:
+def configured(file, dataset, more):
     file.write_text(f"seq_len: 32\ndatasets: {{data: {{path: '{dataset}'}}}}\n{more}")
     return file
 
 
-def bench(capsys: Capture, *arguments: object, code: int = 0) -> Any:
+def bench(capsys, *arguments, code=0):
     assert main(["doctor", *map(str, arguments), "--json"]) == code
     return json.loads(capsys.readouterr().out)
 
 
-def test_cold_reads_every_window_once(
-    data: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dropped: set[str] = set()
+def test_cold_reads_every_window_once(data, tmp_path, capsys, monkeypatch):
+    dropped = set()
 
-    def fadvise(descriptor: int, offset: int, size: int, advice: int) -> None:
+    def fadvise(descriptor, offset, size, advice):
         if advice == os.POSIX_FADV_DONTNEED:
             assert (offset, size) == (0, 0)
             dropped.add(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
@@ -59,7 +55,7 @@ def test_cold_reads_every_window_once(
     assert "when all of its windows had been read" in capsys.readouterr().out
 
 
-def test_an_object_store(data: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_an_object_store(data, tmp_path, capsys):
     fsspec.filesystem("memory").put(str(data / "stream"), "/bench/stream", recursive=True)
     config = configured(tmp_path / "run.yaml", "memory://bench/stream", "")
     found = bench(capsys, config, *BRIEF)

@@ -19,7 +19,6 @@ import subprocess
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +37,7 @@ CHATML = (
 )
 
 
-def sessions() -> list[Any]:
+def sessions():
     found = []
     for file in sorted(FOLDER.glob("*.txt")):
         for part in re.split(r"^== ", file.read_text(), flags=re.M)[1:]:
@@ -52,7 +51,7 @@ def sessions() -> list[Any]:
 
 
 @cache
-def tokenizers() -> dict[str, str]:
+def tokenizers():
     marks = byte_level()
     marks.add_special_tokens([AddedToken(name, special=True) for name in ("<s>", "<|im_start|>", "<|im_end|>")])
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": CHATML, "eos_token": "<|im_end|>"}
@@ -62,7 +61,7 @@ def tokenizers() -> dict[str, str]:
     }  # fmt: skip
 
 
-def write(path: Path, lines: list[str], how: list[str]) -> None:
+def write(path, lines, how):
     text = "".join(f"{line}\n" for line in lines)
     if how and how[0][0] == "x":
         text = "".join(text.replace("#K", str(k)) for k in range(int(how[0][1:])))
@@ -77,10 +76,10 @@ def write(path: Path, lines: list[str], how: list[str]) -> None:
         path.write_bytes(data)
 
 
-def shown(path: str) -> list[str]:
+def shown(path):
     """A document a line: its id, its tokens, its fields and its spans by track."""
 
-    def pieces(ids: list[int]) -> str:
+    def pieces(ids):
         if ds.tokenizer is not None and ds.tokenizer.name == "bytes":
             runs = groupby(ids, lambda one: one < 256)
             return "".join(bytes(run).decode(errors="replace") if text else f"<{next(run)}>" for text, run in runs)
@@ -88,7 +87,7 @@ def shown(path: str) -> list[str]:
         one = Tokenizer.from_file(str(file)) if file.exists() else None
         return "|".join(one.decode([k], skip_special_tokens=False) for k in ids) if one else " ".join(map(str, ids))
 
-    def record(track: str, spans: Any, k: int) -> str:
+    def record(track, spans, k):
         value = spans.decode()[k]
         if ds.tracks[track].codec != "concepts":
             return json.dumps(value.tolist() if isinstance(value, np.ndarray) else value)
@@ -120,7 +119,7 @@ def shown(path: str) -> list[str]:
     return lines
 
 
-def run(words: list[str]) -> tuple[int, str]:
+def run(words):
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
@@ -131,7 +130,7 @@ def run(words: list[str]) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(("script", "kind"), sessions())
-def test_session(script: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session(script, kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, text in tokenizers().items():
         write(tmp_path / name, [text], [])
@@ -149,7 +148,7 @@ def test_session(script: str, kind: str, tmp_path: Path, monkeypatch: pytest.Mon
         if head.startswith("="):
             assert shown(head[1:].strip()) == below
             continue
-        code, command = re.fullmatch(r"[>$](\d?) ?(.*)", head).groups()  # type: ignore[union-attr]
+        code, command = re.fullmatch(r"[>$](\d?) ?(.*)", head).groups()
         if head.startswith("$"):
             done = subprocess.run(command, shell=True, capture_output=True, text=True)
             found, said = done.returncode, done.stdout + done.stderr

@@ -5,7 +5,6 @@ import os
 import resource
 import shutil
 import tempfile
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +17,7 @@ NOBODY = 65534
 
 
 @contextmanager
-def nobody() -> Iterator[None]:
+def nobody():
     """As a user who owns nothing; whoever is not root is one already, of closed files at least."""
     root = os.geteuid() == 0
     if root:
@@ -31,7 +30,7 @@ def nobody() -> Iterator[None]:
 
 
 @contextmanager
-def small_disk(size: int) -> Iterator[None]:
+def small_disk(size):
     """No file can grow beyond `size` bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -42,7 +41,7 @@ def small_disk(size: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
+def folder():
     """One that everybody may write to, unlike pytest's, with a corpus, a part of which is closed."""
     path = Path(tempfile.mkdtemp())
     (path / "corpus" / "closed").mkdir(parents=True)
@@ -61,7 +60,7 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def test_a_folder_that_cannot_be_read_is_not_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_read_is_not_left_out(folder, capsys):
     closed = folder / "corpus" / "closed"
     build = ["build", str(folder / "corpus"), "--tokenizer", "bytes", "--workers", "1"]
     adopt = ["adopt", str(folder / "corpus"), "--dtype", "uint8"]
@@ -77,9 +76,7 @@ def test_a_folder_that_cannot_be_read_is_not_left_out(folder: Path, capsys: pyte
 
 
 @pytest.mark.parametrize("command", ["annotate", "adopt", "subset", "init"])
-def test_a_full_disk_is_named_and_leaves_nothing(
-    command: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_is_named_and_leaves_nothing(command, folder, capsys):
     data, out = str(folder / "data"), folder / "out"
     arguments = {
         "annotate": [data, str(folder / "spans.jsonl"), "--track", "t", "--span-unit", "character"],
@@ -98,7 +95,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(
     assert main([command, *arguments, "--out", str(out)]) == 0
 
 
-def test_a_build_on_a_full_disk_goes_on_later(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_build_on_a_full_disk_goes_on_later(folder, capsys):
     source, out = folder / "corpus" / "a.jsonl", folder / "out"
     with small_disk(5_000):
         assert main(["build", str(source), "--tokenizer", "bytes", "--workers", "1", "--out", str(out)]) == 1

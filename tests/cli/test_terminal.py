@@ -5,8 +5,6 @@ import logging
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,12 +19,12 @@ IN_NAMES = EVIL.replace("\x00", "") + "end"
 SAFE = [" ", "\n"]
 
 
-def check(text: str) -> None:
+def check(text):
     assert all(c.isprintable() or c in SAFE for c in text), ascii(text)
 
 
 @pytest.fixture
-def dataset(tmp_path: Path) -> Path:
+def dataset(tmp_path):
     folder = tmp_path / IN_NAMES
     folder.mkdir()
     spans = [{"start": 0, "end": 3, "concepts": [IN_NAMES]}]
@@ -39,7 +37,7 @@ def dataset(tmp_path: Path) -> Path:
     return folder
 
 
-COMMANDS: list[list[str]] = [
+COMMANDS = [
     ["inspect", "ds"], ["inspect", "ds", "--document-number", "0"],
     ["inspect", "ds", "--window", "0", "--seq-len", "16"],
     ["inspect", "ds", "--document", "nobody " + IN_NAMES], ["inspect", "nowhere"], ["inspect", "ds", IN_NAMES],
@@ -54,9 +52,7 @@ COMMANDS: list[list[str]] = [
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
-def test_no_command_lets_them_through(
-    dataset: Path, as_json: bool, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_command_lets_them_through(dataset, as_json, capfd, monkeypatch):
     files = {"ds", "in.jsonl", "run.yaml", "nowhere", "joined", "other", "found.txt", "missing/found.txt", "no.yaml"}
     for command in COMMANDS:
         arguments = [str(dataset / word) if word in files else word for word in command]
@@ -77,7 +73,7 @@ def test_no_command_lets_them_through(
     assert found["documents"][0]["id"] == IN_NAMES
 
 
-def test_logs_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_and_errors(capsys):
     configure_logging(verbose=True, quiet=False)
     logging.getLogger("conceptloader.test").warning("%s", EVIL)
     Output(False).error(ConfigError(EVIL + "\nmore"))
@@ -87,8 +83,8 @@ def test_logs_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
         check("".join(__import__("traceback").format_exception(error)))
 
 
-def test_a_defect_is_told_as_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any) -> None:
+def test_a_defect_is_told_as_one(capsys, monkeypatch):
+    def broken(*_):
         raise ZeroDivisionError(EVIL)
 
     monkeypatch.setattr("conceptloader.cli.trace.open_run", broken)
@@ -100,7 +96,7 @@ def test_a_defect_is_told_as_one(capsys: pytest.CaptureFixture[str], monkeypatch
     assert "this is a bug in conceptloader" in printed
 
 
-def test_a_terminal_that_knows_no_umlauts(dataset: Path) -> None:
+def test_a_terminal_that_knows_no_umlauts(dataset):
     """And JSON stays JSON there."""
     command = [sys.executable, "-m", "conceptloader", "inspect", dataset / "ds", "--document-number", "0"]
     found = {}
@@ -111,7 +107,7 @@ def test_a_terminal_that_knows_no_umlauts(dataset: Path) -> None:
     assert json.loads(found["ascii"])["samples"][0]["text"] == "red " + EVIL
 
 
-def test_stdout_on_a_full_disk(dataset: Path) -> None:
+def test_stdout_on_a_full_disk(dataset):
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "conceptloader", "inspect", dataset / "ds"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
@@ -129,7 +125,7 @@ def test_stdout_on_a_full_disk(dataset: Path) -> None:
         "\u2764\ufe0f\u200d\U0001f525",
     ],
 )
-def test_joiners_within_words_stay(word: str) -> None:
+def test_joiners_within_words_stay(word):
     assert printable(f"a {word} b") == f"a {word} b"
     for joiner in "\u200c\u200d":
         outside = f"{joiner}{word}", f"{word}{joiner}", f"a{joiner}b", f"{word}{joiner * 2}{word}", f"{word}{joiner} "

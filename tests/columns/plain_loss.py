@@ -1,15 +1,12 @@
 """The loss of docs/distillation.md by its definition, from logits of the whole vocabulary."""
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 import torch.distributed as dist
 
 Tensor = torch.Tensor
 
 
-def plain_losses(logits: Tensor, labels: Tensor, teacher_ids: Tensor, teacher_logprobs: Tensor) -> Tensor:
+def plain_losses(logits, labels, teacher_ids, teacher_logprobs):
     """[samples, tokens] of [samples, tokens, vocabulary]: each token of the teacher, and one in place of all others."""
     mine, ids = torch.softmax(logits.double(), -1), teacher_ids.long()
     theirs = teacher_logprobs.double().exp()
@@ -20,7 +17,7 @@ def plain_losses(logits: Tensor, labels: Tensor, teacher_ids: Tensor, teacher_lo
     return (0.3 * language - 0.7 * (wanted * found.log()).sum(-1)).float()
 
 
-def compare(divided: Callable[[Tensor], Any], whole: Callable[[Tensor], Tensor], logits: Tensor, group: Any) -> None:
+def compare(divided, whole, logits, group):
     """Raise unless a loss of logits [..., vocabulary / tp] is that of all of them, with its gradient."""
     parts = [torch.empty_like(logits) for _ in range(group.size())]
     dist.all_gather(parts, logits.detach().contiguous(), group=group)

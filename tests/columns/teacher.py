@@ -9,8 +9,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,42 +23,42 @@ VOCABULARY = 1 << 31  # token 0 ends no document: it is padding
 class Corpus:
     """Documents of `lengths` tokens, numbered from `first` on."""
 
-    def __init__(self, lengths: Sequence[int], first: int = 1) -> None:
+    def __init__(self, lengths, first=1):
         self.lengths, self.first = lengths, first
         self.starts = first + np.concatenate([[0], np.cumsum(lengths)])
 
     @classmethod
-    def random(cls, documents: int, seed: int, mean: int = 60, first: int = 1) -> "Corpus":
+    def random(cls, documents, seed, mean=60, first=1):
         return cls((np.random.default_rng(seed).geometric(1 / mean, documents)).tolist(), first)
 
-    def documents(self) -> list[list[int]]:
+    def documents(self):
         return [list(range(a, b)) for a, b in zip(self.starts[:-1].tolist(), self.starts[1:].tolist(), strict=True)]
 
-    def write(self, path: Path, shards: int = 3, mode: str | None = None) -> str:
+    def write(self, path, shards=3, mode=None):
         rows = [RawDocument(id=f"doc-{n}", tokens=tokens) for n, tokens in enumerate(self.documents())]
         return write_dataset(path, rows, shards=shards, mode=mode, vocab_size=VOCABULARY)
 
-    def values(self, tokens: Array, k: int) -> Array:
+    def values(self, tokens, k):
         """[..., k] below 2**31; what stands for tokens of others means nothing."""
         document = np.searchsorted(self.starts, tokens, side="right") - 1
         place = tokens - self.starts[np.clip(document, 0, len(self.starts) - 1)]
         mixed = (document * 1_000_003 + place * 8_191)[..., None] + np.arange(k) * 7_919
         return (mixed * 2_654_435_761 >> 7) & 0x7FFFFFFF
 
-    def holds(self, tokens: Array) -> Array:
+    def holds(self, tokens):
         return (tokens >= self.first) & (tokens < self.starts[-1])
 
 
-def computed(corpus: Corpus, tokens: Array, k: int, rng: np.random.Generator) -> Array:
+def computed(corpus, tokens, k, rng):
     """What a teacher gives for a batch: also something for what is no token of the corpus."""
     noise = rng.integers(0, 1 << 31, (*tokens.shape, k))
     return np.where(corpus.holds(tokens)[..., None], corpus.values(tokens, k), noise)
 
 
 def write(
-    path: str, name: str, config: dict[str, Any], rank: int, ranks: int, k: int, corpus: list[Any], batches: int,
-    kill: int | None = None, size: int = 4,
-) -> None:  # fmt: skip
+    path, name, config, rank, ranks, k, corpus, batches,
+    kill = None, size = 4,
+):  # fmt: skip
     """One rank's part of the first `batches` micro batches of all; killed after `kill` of its own."""
     source, rng, done = Corpus(*corpus), np.random.default_rng(), 0
     loader = cl.batches(config, micro_batch_size=size, dp_rank=rank, dp_size=ranks, num_samples=batches * size * ranks)

@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import pytest
 import conceptloader as cl
 from conceptloader.cli import main
 from conceptloader.columns.from_files import add_column
-from conceptloader.errors import ConceptloaderError, ConfigError, InputError
+from conceptloader.errors import ConfigError, InputError
 from tests.columns.teacher import Corpus
 from tests.columns.test_writing import CORPUS, begun, config, stored, values, whole
 from tests.raises import raises
@@ -21,20 +20,20 @@ TOKENS = np.arange(CORPUS.starts[0], CORPUS.starts[-1])
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
+def path(tmp_path):
     return CORPUS.write(tmp_path / "web")
 
 
-def items(dtype: str = "u4", k: int = K) -> Any:
+def items(dtype="u4", k=K):
     return CORPUS.values(TOKENS, k).astype(dtype)
 
 
-def saved(tmp_path: Path, array: Any) -> str:
+def saved(tmp_path, array):
     np.save(tmp_path / "items.npy", array)
     return str(tmp_path / "items.npy")
 
 
-def test_an_array(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_array(path, tmp_path, capsys):
     file = saved(tmp_path, items())
     assert main(["column", path, "t", file, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
@@ -52,7 +51,7 @@ def test_an_array(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert not [one for one in os.listdir(path) if ".t." in one or "t.column" in one]
 
 
-def test_documents_in_any_order_by_id_or_number(path: str, tmp_path: Path) -> None:
+def test_documents_in_any_order_by_id_or_number(path, tmp_path):
     fingerprint = add_column(path, "t", saved(tmp_path, items())).fingerprint
     borders = (CORPUS.starts - 1).tolist()
     with cl.column_writer(path, "u", "u4", K) as writer:
@@ -67,8 +66,8 @@ def test_documents_in_any_order_by_id_or_number(path: str, tmp_path: Path) -> No
     assert cl.verify(path, full=True) == []
 
 
-def test_what_does_not_fit_is_named(path: str, tmp_path: Path) -> None:
-    def refused(kind: type[ConceptloaderError], where: object, found: object, file: str) -> None:
+def test_what_does_not_fit_is_named(path, tmp_path):
+    def refused(kind, where, found, file):
         with raises(kind, where, found):
             add_column(path, "t", file)
         assert not os.path.exists(f"{path}/t.column.json")
@@ -85,7 +84,7 @@ def test_what_does_not_fit_is_named(path: str, tmp_path: Path) -> None:
         refused(InputError, "items.npy", "no whole .npy", str(tmp_path / "items.npy"))
 
 
-def test_a_column_is_finished_and_removed_by_the_command(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_column_is_finished_and_removed_by_the_command(path, capsys):
     writer, batches = begun(path)
     for batch in batches[:4]:
         writer.write(batch, values(batch))

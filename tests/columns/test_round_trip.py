@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,12 @@ import torch
 import conceptloader as cl
 from conceptloader.trace.subset import SubsetOptions, make_subsets
 from tests.columns.teacher import Corpus, computed
-from tests.conftest import Tally
 
 NAME, K = "teacher", 32
 PACKED = {"packing": {}, "outputs": {"columns": {NAME: "labels"}}}
 
 
-def compare(corpus: Corpus, config: Mapping[str, Any], *, ranks: int = 3, missing: int = 0) -> int:
+def compare(corpus, config, *, ranks=3, missing=0):
     """Read an epoch. Returns: how many pairs were compared."""
     pairs = 0
     for rank in range(ranks):
@@ -42,12 +40,12 @@ def compare(corpus: Corpus, config: Mapping[str, Any], *, ranks: int = 3, missin
 
 
 @pytest.mark.slow
-def test_written_by_two_ranks_that_are_killed_and_read_by_three_in_other_orders(tmp_path: Path, tally: Tally) -> None:
+def test_written_by_two_ranks_that_are_killed_and_read_by_three_in_other_orders(tmp_path, tally):
     corpus = Corpus.random(1200, seed=1)
     path = corpus.write(tmp_path / "web")
     other = Corpus.random(300, seed=2, first=int(corpus.starts[-1]))
     other.write(tmp_path / "other")
-    config: dict[str, Any] = {
+    config = {
         "seq_len": 64,
         "seed": 3,
         "datasets": {"web": {"path": path}, "other": {"path": str(tmp_path / "other")}},
@@ -95,7 +93,7 @@ def test_written_by_two_ranks_that_are_killed_and_read_by_three_in_other_orders(
     assert min(pairs.values()) > 100_000
 
 
-TEACHERS: dict[str, dict[str, Any]] = {
+TEACHERS = {
     "windows": {},
     "windows of which parts are taken out": {"exclude": [{"at": 30, "ids": ["doc-7", "doc-30"], "take": "own"}]},
     "windows that are left out": {"exclude": [{"at": 0, "ids": ["doc-7", "doc-30"]}]},
@@ -110,17 +108,17 @@ TEACHERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("entry", ["batches", "make_dataloader", "SampleDataset"])
 @pytest.mark.parametrize("kind", TEACHERS)
-def test_every_kind_of_sample(kind: str, entry: str, tmp_path: Path) -> None:
+def test_every_kind_of_sample(kind, entry, tmp_path):
     """All labels with a loss get values, no token that was no label does, and each has its own."""
     corpus = Corpus.random(80, seed=11, mean=40)
     path = corpus.write(tmp_path / "web", mode="document" if kind == "documents" else None)
     config = {"seq_len": 24, "datasets": {"web": {"path": path}}, **TEACHERS[kind]}
     order, rng = cl.open_blend(config).order, np.random.default_rng(4)
-    samples, seen, with_loss = order.sizes[0], set[int](), set[int]()
+    samples, seen, with_loss = order.sizes[0], set(), set()
     loader: Any
     if entry == "SampleDataset":
         loader = cl.SampleDataset(config, num_samples=samples)
-        batches: Any = (
+        batches = (
             cl.collate_fn(loader.__getitems__(list(range(k, min(k + 8, samples))))) for k in range(0, samples, 8)
         )
     else:

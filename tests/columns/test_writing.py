@@ -4,7 +4,6 @@ import os
 import random
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,36 +23,36 @@ CORPUS = Corpus.random(120, seed=7, mean=20)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
+def path(tmp_path):
     return CORPUS.write(tmp_path / "web")
 
 
-def config(path: Any, **more: Any) -> dict[str, Any]:
+def config(path, **more):
     return {"seq_len": S, "datasets": {"web": {"path": str(path)}}, "packing": {}, **more}
 
 
-def whole(loader: Any) -> list[Any]:
+def whole(loader):
     """Batches that hold all samples once, and some twice."""
     size = sum(loader.blend.order.sizes)
     return [batch for batch, _ in zip(loader, range(-(-size // 4)), strict=False)]
 
 
-def begun(path: str, name: str = "t", dtype: str = "u4", shape: Any = K, **more: Any) -> tuple[Any, list[Any]]:
+def begun(path, name="t", dtype="u4", shape=K, **more):
     loader = cl.batches(config(path), micro_batch_size=4)
     return cl.column_writer(path, name, dtype, shape, loader=loader, **more), whole(loader)
 
 
-def values(batch: Any, k: int = K) -> Any:
+def values(batch, k=K):
     return CORPUS.values(batch["labels"], k)
 
 
-def stored(path: str, name: str = "t", dtype: str = "<u4", k: int = K) -> Any:
+def stored(path, name="t", dtype="<u4", k=K):
     """All items, read as docs/format.md says."""
     shards = cl.open_dataset(path).num_shards
     return np.concatenate([np.fromfile(f"{path}/{n:05}.{name}.column", dtype).reshape(-1, k) for n in range(shards)])
 
 
-def filled(path: str) -> Any:
+def filled(path):
     writer, batches = begun(path)
     for batch in batches:
         writer.write(batch, values(batch))
@@ -62,11 +61,11 @@ def filled(path: str) -> Any:
 
 @pytest.mark.parametrize("kind", ["torch", "numpy"])
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "bf16", "i1", "u8"])
-def test_values_of_numpy_and_torch(path: str, dtype: str, kind: str) -> None:
+def test_values_of_numpy_and_torch(path, dtype, kind):
     writer, batches = begun(path, dtype=dtype, shape=())
     rng = np.random.default_rng(0)
     for batch in batches:
-        given: Any = (batch["labels"] % 100 + 0.3) if dtype[0] in "fb" else batch["labels"] % 100
+        given = (batch["labels"] % 100 + 0.3) if dtype[0] in "fb" else batch["labels"] % 100
         if kind == "torch":
             given = torch.from_numpy(given)
             given = given.to(torch.bfloat16) if dtype == "bf16" and rng.integers(2) else given
@@ -74,7 +73,7 @@ def test_values_of_numpy_and_torch(path: str, dtype: str, kind: str) -> None:
     column = writer.finish()
     found = np.concatenate([np.fromfile(f"{path}/{n:05}.t.column", column.stored) for n in range(3)])
     tokens = np.arange(CORPUS.starts[0], CORPUS.starts[-1])
-    wanted: Any = tokens % 100 + 0.3 if dtype[0] in "fb" else tokens % 100
+    wanted = tokens % 100 + 0.3 if dtype[0] in "fb" else tokens % 100
     wanted = (
         torch.from_numpy(wanted).to(torch.bfloat16).view(torch.int16).numpy().view("u2") if dtype == "bf16" else wanted
     )
@@ -82,7 +81,7 @@ def test_values_of_numpy_and_torch(path: str, dtype: str, kind: str) -> None:
     assert (found == wanted.astype(column.stored))[kept].all()
 
 
-def test_inputs_and_matrices_of_an_adopted_dataset_in_windows(tmp_path: Path) -> None:
+def test_inputs_and_matrices_of_an_adopted_dataset_in_windows(tmp_path):
     tokens = np.arange(1, 1 + 40 * S + 5, dtype="<u4")
     for n, part in enumerate(np.split(tokens, [101])):
         np.save(tmp_path / f"{n}.npy", part)
@@ -121,7 +120,7 @@ def test_inputs_and_matrices_of_an_adopted_dataset_in_windows(tmp_path: Path) ->
         (lambda v: v.astype("i8") + (1 << 40), "1099"),
     ],
 )
-def test_another_shape_or_kind_is_refused(path: str, given: Any, found: str) -> None:
+def test_another_shape_or_kind_is_refused(path, given, found):
     writer, batches = begun(path)
     with raises(ConfigError, "column t", found):
         writer.write(batches[0], given(values(batches[0])))
@@ -132,7 +131,7 @@ def test_another_shape_or_kind_is_refused(path: str, given: Any, found: str) -> 
 @pytest.mark.parametrize(
     ("dtype", "bad"), [("f2", np.nan), ("f4", np.nan), ("bf16", np.nan), ("f2", 1e6), ("bf16", 3.4e38)]
 )
-def test_nan_and_what_overflows_is_named(path: str, dtype: str, bad: float) -> None:
+def test_nan_and_what_overflows_is_named(path, dtype, bad):
     writer, batches = begun(path, dtype=dtype, shape=())
     batch = batches[0]
     given = np.full(batch["labels"].shape, -np.inf)  # which a probability of 0 has
@@ -153,7 +152,7 @@ def test_nan_and_what_overflows_is_named(path: str, dtype: str, bad: float) -> N
     assert writer.write(batch, given) > 0
 
 
-def test_tokens_of_another_dataset_are_refused(path: str, tmp_path: Path) -> None:
+def test_tokens_of_another_dataset_are_refused(path, tmp_path):
     Corpus.random(120, seed=8, mean=20).write(tmp_path / "other")
     loader = cl.batches(config(tmp_path / "other"), micro_batch_size=4)
     with raises(ConfigError, "column t: loader", f"web ({tmp_path}/other)", "reads this dataset"):
@@ -162,7 +161,7 @@ def test_tokens_of_another_dataset_are_refused(path: str, tmp_path: Path) -> Non
         cl.column_writer(path, "t", "u4", K).write(next(iter(loader)), np.zeros((4, S, K), int))
 
 
-def test_rows_that_are_not_those_of_the_loader_are_refused(path: str) -> None:
+def test_rows_that_are_not_those_of_the_loader_are_refused(path):
     writer, batches = begun(path)
     batch = batches[0]
     other = next(iter(cl.batches(config(path, seed=1), micro_batch_size=4)))
@@ -180,7 +179,7 @@ def test_rows_that_are_not_those_of_the_loader_are_refused(path: str) -> None:
     assert writer.write({**batch, "labels": np.where(batch["loss_mask"] > 0, batch["labels"], -100)}, values(batch))
 
 
-def test_rows_of_other_datasets_are_passed_over(path: str, tmp_path: Path) -> None:
+def test_rows_of_other_datasets_are_passed_over(path, tmp_path):
     Corpus.random(50, seed=8, mean=20).write(tmp_path / "other")
     mixed = config(path, weights="by_size")
     mixed["datasets"]["other"] = {"path": str(tmp_path / "other")}
@@ -192,9 +191,9 @@ def test_rows_of_other_datasets_are_passed_over(path: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_history_of_writers(path: str, seed: int) -> None:
+def test_any_history_of_writers(path, seed):
     """Other sequence lengths, packings, ranks, values and kills: what was flushed is there, and the last holds."""
-    draw, expected = random.Random(seed), dict[int, int]()
+    draw, expected = random.Random(seed), {}
     for session in range(8):
         ranks = draw.randrange(1, 4)
         own = config(path, seed=seed, seq_len=draw.choice([7, 16, 40])) | draw.choice([{}, {"packing": None}])
@@ -205,7 +204,7 @@ def test_any_history_of_writers(path: str, seed: int) -> None:
         writers = [cl.column_writer(path, "t", "u4", (), loader=loader) for loader in loaders]
         begun = set(expected)
         for loader, writer in zip(loaders, writers, strict=True):
-            known, new = set(begun), dict[int, int]()
+            known, new = set(begun), {}
             for number, batch in zip(range(draw.randrange(30)), loader, strict=False):
                 places = [(t, 1000 * session + number + t) for t in batch["labels"][batch["loss_mask"] > 0].tolist()]
                 assert writer.has(batch) == all(token in known for token, _ in places)
@@ -225,7 +224,7 @@ def test_any_history_of_writers(path: str, seed: int) -> None:
     assert cl.verify(path, full=True) == []
 
 
-def test_half_a_column(path: str) -> None:
+def test_half_a_column(path):
     writer, batches = begun(path)
     for batch in batches[:3]:
         writer.write(batch, values(batch))
@@ -243,7 +242,7 @@ def test_half_a_column(path: str) -> None:
         begun(path)
 
 
-def test_a_dataset_that_is_built_again_meanwhile(path: str, tmp_path: Path) -> None:
+def test_a_dataset_that_is_built_again_meanwhile(path, tmp_path):
     filled(path).close()
     other = Path(Corpus.random(120, seed=8, mean=20).write(tmp_path / "other"))
     os.rename(f"{path}/t.column.unfinished", other / "t.column.unfinished")
@@ -252,7 +251,7 @@ def test_a_dataset_that_is_built_again_meanwhile(path: str, tmp_path: Path) -> N
             use()
 
 
-def test_items_that_are_damaged_are_found(path: str) -> None:
+def test_items_that_are_damaged_are_found(path):
     writer = filled(path)
     writer.close()
     (file,) = Path(path, "t.column.unfinished").glob("*.values")
@@ -269,10 +268,10 @@ def test_items_that_are_damaged_are_found(path: str) -> None:
     writer.finish()
 
 
-def interrupt(writer: Any, monkeypatch: pytest.MonkeyPatch, **how: Any) -> None:
+def interrupt(writer, monkeypatch, **how):
     rename, calls = os.rename, []
 
-    def failing(source: str, target: str) -> None:
+    def failing(source, target):
         calls.append(target)
         if target.endswith("00001.t.column"):
             raise OSError(5, "Input/output error")
@@ -285,7 +284,7 @@ def interrupt(writer: Any, monkeypatch: pytest.MonkeyPatch, **how: Any) -> None:
     assert len(calls) >= 2
 
 
-def test_it_is_finished_after_an_interruption(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_finished_after_an_interruption(path, monkeypatch):
     writer = filled(path)
     interrupt(writer, monkeypatch)
     assert not os.path.exists(f"{path}/t.column.json")
@@ -293,7 +292,7 @@ def test_it_is_finished_after_an_interruption(path: str, monkeypatch: pytest.Mon
     assert cl.verify(path, full=True) == []
 
 
-def test_a_finished_column_is_not_finished_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_column_is_not_finished_again(path, monkeypatch):
     """Of a process that was killed before it removed the folder."""
     writer = filled(path)
     with monkeypatch.context() as patched:
@@ -306,7 +305,7 @@ def test_a_finished_column_is_not_finished_again(path: str, monkeypatch: pytest.
         writer.finish()
 
 
-def test_what_a_killed_removal_left_is_removed(path: str) -> None:
+def test_what_a_killed_removal_left_is_removed(path):
     writer = filled(path)
     writer.finish()
     os.unlink(f"{path}/t.column.json")
@@ -315,7 +314,7 @@ def test_what_a_killed_removal_left_is_removed(path: str) -> None:
         remove(path, "t")
 
 
-def test_what_cannot_get_a_column(path: str, tmp_path: Path) -> None:
+def test_what_cannot_get_a_column(path, tmp_path):
     make_subsets(path, tmp_path / "some", SubsetOptions(ids=["doc-3", "doc-4"]))
     with raises(ConfigError, tmp_path / "some", "a subset", fix=path):
         cl.column_writer(tmp_path / "some", "t", "u4", K)
@@ -332,7 +331,7 @@ def test_what_cannot_get_a_column(path: str, tmp_path: Path) -> None:
             begun(path, **more)
 
 
-def test_a_subset_writes_to_its_source(path: str, tmp_path: Path) -> None:
+def test_a_subset_writes_to_its_source(path, tmp_path):
     make_subsets(path, tmp_path / "some", SubsetOptions(ids=[f"doc-{n}" for n in range(0, 120, 2)]))
     loader = cl.batches(config(tmp_path / "some"), micro_batch_size=4)
     with cl.column_writer(path, "t", "u4", K, loader=loader) as writer:
@@ -351,7 +350,7 @@ def test_a_subset_writes_to_its_source(path: str, tmp_path: Path) -> None:
         assert (batch["t"] == np.where(has[..., None], values(batch), 0)).all()
 
 
-def test_a_concatenation_has_files_of_its_own(path: str, tmp_path: Path) -> None:
+def test_a_concatenation_has_files_of_its_own(path, tmp_path):
     more = Corpus.random(40, seed=3, mean=20, first=int(CORPUS.starts[-1]))
     cl.concat([path, more.write(tmp_path / "more")], tmp_path / "both")
     loader = cl.batches(config(tmp_path / "both"), micro_batch_size=4)

@@ -1,10 +1,9 @@
 """A Megatron corpus and a datatrove folder, adopted, and a native dataset with concepts, blended 70/30 in one YAML."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -34,13 +33,13 @@ tracks: {{concepts: {{}}}}
 Documents = list[list[int]]
 
 
-def random_documents(seed: int) -> Documents:
+def random_documents(seed):
     """Of 2 to 40 tokens, each with EOD at its end."""
     rng = np.random.default_rng(seed)
     return [[*rng.integers(1, 90, rng.integers(1, 40)).tolist(), EOD] for _ in range(100)]
 
 
-def with_builder(folder: Path, documents: Documents) -> str:
+def with_builder(folder, documents):
     """The prefix of a corpus written by megatron-core's IndexedDatasetBuilder."""
     return write_corpus(folder / "m", documents)
 
@@ -53,27 +52,26 @@ class Blended:
     documents: Mapping[str, Documents]
 
     @cached_property
-    def streams(self) -> dict[str, np.ndarray[Any, Any]]:
+    def streams(self):
         return {name: np.concatenate(documents) for name, documents in self.documents.items()}
 
     @cached_property
-    def mixture(self) -> cl.Mixture:
+    def mixture(self):
         sizes = [(len(self.streams[name]) - 1) // SEQ_LEN for name in WEIGHTS]
         return cl.Mixture(names=list(WEIGHTS), sizes=sizes, weights=list(WEIGHTS.values()), seed=SEED)
 
-    def members(self, samples: Sequence[int]) -> list[int]:
+    def members(self, samples):
         """dataset_id of each sample."""
-        found: list[int] = self.mixture.sample_many(np.array(samples, np.uint64))[0].tolist()
-        return found
+        return self.mixture.sample_many(np.array(samples, np.uint64))[0].tolist()
 
-    def tokens(self, samples: Sequence[int]) -> np.ndarray[Any, Any]:
+    def tokens(self, samples):
         """int64 [samples, SEQ_LEN + 1]"""
         names, rows = list(WEIGHTS), []
         for k, _, window in zip(*self.mixture.sample_many(np.array(samples, np.uint64)), strict=True):
             rows.append(self.streams[names[k]][int(window) * SEQ_LEN :][: SEQ_LEN + 1])
         return np.stack(rows)
 
-    def topics(self, samples: Sequence[int]) -> np.ndarray[Any, Any]:
+    def topics(self, samples):
         """The concept of each input's document, -1 in an adopted dataset: int64 [samples, SEQ_LEN]."""
         lengths = [len(document) for document in self.documents["native"]]
         native = np.repeat(np.arange(len(lengths)) % TOPICS, lengths)
@@ -85,10 +83,10 @@ class Blended:
 
 
 def write(
-    folder: Path,
-    documents: Mapping[str, Documents] | None = None,
-    megatron: Callable[[Path, Documents], str] = with_builder,
-) -> Blended:
+    folder,
+    documents=None,
+    megatron=with_builder,
+):
     """documents: of each dataset; random ones by default. megatron: writes those of a .bin/.idx into a folder."""
     found = documents or {name: random_documents(seed) for seed, name in enumerate(WEIGHTS)}
     (folder / "raw").mkdir()
@@ -103,7 +101,7 @@ def write(
     return Blended(folder / "data.yaml", found)
 
 
-def tokens_of(blend: cl.Blend, sample: int) -> list[int]:
+def tokens_of(blend, sample):
     """What the trainer's sample reads: with the last label of a window, without the padding of a pack."""
     member, _, number = blend.order.sample(sample)
     view = present(blend.views, member)
@@ -117,7 +115,7 @@ def tokens_of(blend: cl.Blend, sample: int) -> list[int]:
     return dataset.tokens(start, min(stop, start + size + 1)).tolist()
 
 
-def topics_of(span_index: Any, ids: Any) -> np.ndarray[Any, Any]:
+def topics_of(span_index, ids):
     """The concept of each token [B, S] from concept tensors, -1 where it has none."""
     index, ids = np.asarray(span_index), np.asarray(ids)
     inside = np.take_along_axis(ids[:, :, 0], index.clip(0), axis=1)

@@ -1,7 +1,5 @@
 """Columns as files, written without the package's writer."""
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,7 @@ from conceptloader.storage.sample import sample_checksum
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def random_items(rng: np.random.Generator, tokens: int, dtype: str, shape: tuple[int, ...]) -> Array:
+def random_items(rng, tokens, dtype, shape):
     """Items of which none is 0; bf16 as its bits."""
     if dtype[0] in "fb":
         values = (rng.integers(1, 100, (tokens, *shape)) / 4).astype("f4" if dtype == "bf16" else dtype)
@@ -31,17 +29,17 @@ def random_items(rng: np.random.Generator, tokens: int, dtype: str, shape: tuple
 
 
 def add_column(
-    path: Path,
-    name: str,
-    items: Array,
-    dtype: str | None = None,
-    missing: Array | None = None,
-    without: Sequence[int] = (),
-) -> ColumnFile:
+    path,
+    name,
+    items,
+    dtype=None,
+    missing=None,
+    without=(),
+):
     """Write a column of all tokens. missing: bool, tokens without a value. without: shards that have no file."""
     dataset = cl.open_dataset(path)
     table, starts = dataset.manifest.shards, dataset.shard_starts
-    kinds: dict[str, dict[str, list[Any]]] = {}
+    kinds = {}
     empty, begins = np.zeros(dataset.num_tokens, np.bool_), {0}
     if len(dataset):
         begins |= {dataset.document_range(k)[0] for k in range(len(dataset))}
@@ -59,7 +57,7 @@ def add_column(
             ],
         ),
     ):  # fmt: skip
-        files: dict[str, list[Any]] = {"size": [], "checksum": [], "sample": []}
+        files = {"size": [], "checksum": [], "sample": []}
         for prefix, data in zip(table.path, contents, strict=True):
             if data is not None:
                 (path / f"{prefix}.{kind}").write_bytes(data)
@@ -68,7 +66,7 @@ def add_column(
             files["sample"].append(None if data is None else _sample(data))
         kinds[kind] = files
 
-    def of(kind: str) -> dict[str, Any]:
+    def of(kind):
         return {**kinds[kind], "size": np.array(kinds[kind]["size"], np.int64)}
 
     holes = None
@@ -88,11 +86,11 @@ def add_column(
     return column
 
 
-def _sample(data: bytes) -> str:
+def _sample(data):
     return sample_checksum(len(data), lambda at, size: data[at : at + size])
 
 
-def widened(items: Array, dtype: str) -> Array:
+def widened(items, dtype):
     """As a batch has them."""
     if dtype == "bf16":
         return (items.astype(np.uint32) << 16).view(np.float32)

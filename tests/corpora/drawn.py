@@ -3,7 +3,6 @@
 import struct
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
@@ -33,12 +32,10 @@ class Corpus:
     tracks: list[str]
     shards: list[Shard]
 
-    def tokens(self) -> list[int]:
+    def tokens(self):
         return [token for shard in self.shards for document in shard.documents for token in document.tokens]
 
-    def write(
-        self, path: Path, encoding: str, block_tokens: int = 4, token_type: str | None = None, **options: Any
-    ) -> "cl.Dataset":
+    def write(self, path, encoding, block_tokens=4, token_type=None, **options):
         build = cl.writing.create_writer(
             path,
             cl.writing.BuildOptions(
@@ -67,9 +64,9 @@ class Corpus:
         return cl.open_dataset(path)
 
 
-def runs(corpus: Corpus, track: str) -> list[DataSpan]:
+def runs(corpus, track):
     """The spans of a track in tokens of the dataset: adjacent ones of one shared record of a shard are one."""
-    found: list[DataSpan] = []
+    found = []
     start, last = 0, None
     for shard in corpus.shards:
         for document in shard.documents:
@@ -85,7 +82,7 @@ def runs(corpus: Corpus, track: str) -> list[DataSpan]:
     return found
 
 
-def concepts(ids: tuple[int, ...]) -> bytes:
+def concepts(ids):
     return struct.pack(f"<{len(ids)}I", *ids)
 
 
@@ -93,7 +90,7 @@ CONCEPTS = st.lists(st.integers(0, 2**32 - 1), max_size=3).map(tuple)
 
 
 @st.composite
-def documents(draw: Any, tracks: list[str], shared: dict[str, list[tuple[int, ...]]]) -> Document:
+def documents(draw, tracks, shared):
     tokens = draw(st.lists(st.integers(0, VOCAB - 1), max_size=12))
     spans = {}
     for track in tracks:
@@ -104,7 +101,7 @@ def documents(draw: Any, tracks: list[str], shared: dict[str, list[tuple[int, ..
 
 
 @st.composite
-def corpora(draw: Any, max_shards: int = 4, tracks: tuple[str, ...] = ("concepts", "source")) -> Corpus:
+def corpora(draw, max_shards=4, tracks=("concepts", "source")):
     """Any shard layout with at least two tokens: empty shards and documents, gaps, records shared by far tokens."""
     names = list(tracks)
     shards = []

@@ -1,8 +1,5 @@
 """Two small datasets of ours with concepts, for runs of real training scripts."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import yaml
 
@@ -15,7 +12,7 @@ EOD, TOPICS = 255, 16
 SIZES = {"code": 4_000, "web": 9_000}
 
 
-def write_datasets(folder: Path, first_seed: int = 0) -> Path:
+def write_datasets(folder, first_seed=0):
     """Datasets `code` and `web` of documents that end in EOD; every token lies in a span of track `topic`, and in one
     of `rating`, whose concepts have whole numbers for scores. Fields `weight`, 0 to 4, and `parity`; track `length`, a
     number for each document."""
@@ -38,7 +35,7 @@ def write_datasets(folder: Path, first_seed: int = 0) -> Path:
                     tokens = [*rng.integers(0, EOD, length - 1).tolist(), EOD]
                     cut = int(rng.integers(1, length))
                     topics = [sorted(rng.choice(TOPICS, 2, replace=False).tolist()) for _ in range(2)]
-                    spans: list[Any] = [(0, cut, topics[0][:1]), (cut, length, topics[1])]
+                    spans = [(0, cut, topics[0][:1]), (cut, length, topics[1])]
                     ratings = [(0, length, (topics[1], rng.integers(1, 100, 2)))]
                     tracks = {"topic": spans, "rating": ratings, "length": [(0, length, np.array([length], "u2"))]}
                     fields = {"weight": np.array(tokens) % 5, "parity": np.array(tokens) % 2}
@@ -47,7 +44,7 @@ def write_datasets(folder: Path, first_seed: int = 0) -> Path:
     return folder
 
 
-def write_config(path: Path, **changes: Any) -> Path:
+def write_config(path, **changes):
     """A YAML beside the datasets that blends both, with concept tensors."""
     config = {
         "seed": 11,

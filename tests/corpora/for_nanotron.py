@@ -1,7 +1,5 @@
 """Three small datasets with documents and concepts, whose tokens are random enough to tell every window apart."""
 
-from pathlib import Path
-
 import numpy as np
 
 from conceptloader.format.spec.manifest import Tokenizer
@@ -13,7 +11,7 @@ TOPICS = 8
 SIZES = {"web": 12_000, "code": 6_000, "math": 1_500}
 
 
-def write(folder: Path, vocabulary: int) -> dict[str, Path]:
+def write(folder, vocabulary):
     """Dataset directories by name. A document's topic decides its tokens and concepts: a model can learn them."""
     tokenizer = Tokenizer(name="none", vocab_size=vocabulary, eos_id=0)
     scored = TrackOptions(parameters={"scores": "f4"})
@@ -39,7 +37,7 @@ def write(folder: Path, vocabulary: int) -> dict[str, Path]:
     return paths
 
 
-def _spans(rng: np.random.Generator, length: int, topic: int) -> list[tuple[int, int, list[int]]]:
+def _spans(rng, length, topic):
     """Spans over most of a document: its topic, and now and then a second concept."""
     spans, start = [], 0
     while start < length:

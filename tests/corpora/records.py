@@ -2,26 +2,21 @@
 
 import gzip
 import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
 import zstandard
 
-from conceptloader.ingest.build.builder import Summary, build_dataset
+from conceptloader.ingest.build.builder import build_dataset
 from conceptloader.ingest.build.options import Options
 from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import find_sources
-from conceptloader.ingest.records.tokenizer import BytesTokenizer, TextTokenizer
+from conceptloader.ingest.records.tokenizer import BytesTokenizer
 
 NAMES = ["animal", "verb", "größe", "x" * 40]
 
 
-def build(
-    inputs: Sequence[Path], out: Path, tokenizer: TextTokenizer | None = None, workers: int = 1, **more: Any
-) -> Summary:
+def build(inputs, out, tokenizer=None, workers=1, **more):
     """Build with the tokenizer, by default that of bytes, and the vocabulary NAMES where the track is there; any number
     of spans may be empty."""
     sources = find_sources(inputs)
@@ -36,7 +31,7 @@ def build(
     return build_dataset(sources, out, options, workers=workers, **build_more)
 
 
-def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+def write_rows(path, rows):
     """Rows of any columns as Parquet or JSONL (.gz, .zst), by the name of the file."""
     text = "".join(json.dumps(row) + "\n" for row in rows).encode()
     if path.suffix == ".parquet":
@@ -47,6 +42,6 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
     return path
 
 
-def content(path: Path) -> dict[str, bytes]:
+def content(path):
     """All files of a directory."""
     return {file.name: file.read_bytes() for file in sorted(path.iterdir())}

@@ -1,14 +1,10 @@
 """The corpora that tests of single things use."""
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
-
 import conceptloader as cl
 from tests.corpora.drawn import Corpus, Document, Shard
 
 
-def written(path: Path, *shards: Iterable[Sequence[Any]], **options: Any) -> Path:
+def written(path, *shards, **options):
     """A dataset of shards of documents. A document: what `add_document` takes; tracks: what `TrackOptions` takes."""
     tracks = {name: cl.writing.TrackOptions(**track) for name, track in options.pop("tracks", {}).items()}
     build = cl.writing.create_writer(path, cl.writing.BuildOptions(tracks=tracks, **options), plan=range(len(shards)))
@@ -20,7 +16,7 @@ def written(path: Path, *shards: Iterable[Sequence[Any]], **options: Any) -> Pat
     return path
 
 
-def small_corpus() -> Corpus:
+def small_corpus():
     """Three shards, one of them empty; two tracks, one with shared records, gaps, an empty document, ids."""
     shared = {"concepts": [(7, 8), (9,)], "source": []}
     first = [

@@ -14,7 +14,7 @@ from conceptloader.storage.sample import open_sample
 _CHECKSUM = "0123456789abcdef"  # not that of the files: `verify --full` will say so
 
 
-def sparse_dataset(path: str | os.PathLike[str], *, shards: int, tokens_per_shard: int) -> None:
+def sparse_dataset(path, *, shards, tokens_per_shard):
     """Write a token-stream dataset of zeros, uint16, every shard one document, into a new directory.
 
     Raises:

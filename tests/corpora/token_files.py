@@ -1,8 +1,5 @@
 """Token files as Megatron and datatrove write them, each by its own library."""
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import numpy as np
 import torch
 
@@ -10,7 +7,7 @@ EOD = 99  # of `random_corpus`
 Documents = list[list[list[int]]]  # documents of sequences of tokens
 
 
-def write_megatron(prefix: Path, documents: Documents, dtype: type = np.uint16, end_last: bool = True) -> str:
+def write_megatron(prefix, documents, dtype=np.uint16, end_last=True):
     """One .bin/.idx pair; returns the prefix as Megatron wants it."""
     from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
@@ -24,12 +21,12 @@ def write_megatron(prefix: Path, documents: Documents, dtype: type = np.uint16, 
     return str(prefix)
 
 
-def write_corpus(prefix: Path, documents: Sequence[Sequence[int]]) -> str:
+def write_corpus(prefix, documents):
     """The same of documents of one sequence each."""
     return write_megatron(prefix, [[list(document)] for document in documents])
 
 
-def random_corpus(prefix: Path, seed: int, documents: int = 40, longest: int = 40) -> str:
+def random_corpus(prefix, seed, documents=40, longest=40):
     """Random documents of 1 to `longest` tokens, each ending in EOD and holding no other one."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, longest + 1, documents)
@@ -37,14 +34,14 @@ def random_corpus(prefix: Path, seed: int, documents: int = 40, longest: int = 4
 
 
 def write_datatrove(
-    folder: Path,
-    name: str,
-    documents: list[list[int]],
-    size: int = 2,
-    tokenizer: str | None = "gpt2",
-    losses: list[np.ndarray] | None = None,
-    **options: bool,
-) -> Path:
+    folder,
+    name,
+    documents,
+    size=2,
+    tokenizer="gpt2",
+    losses=None,
+    **options,
+):
     """One .ds file with its index; losses: bool for each token, with save_loss_metadata."""
     from datatrove.pipeline.tokens.tokenizer import TokenizedFile
 

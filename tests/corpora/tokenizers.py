@@ -1,6 +1,5 @@
 """Tokenizers of each family, made by the `tokenizers` package: small, but cut as those of real models are."""
 
-from collections.abc import Callable
 from functools import cache
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -13,9 +12,7 @@ CORPUS = [
 END = "<|endoftext|>"
 
 
-def byte_level(
-    trim: bool | None = None, prefix: bool = False, normalizer: normalizers.Normalizer | None = None, regex: bool = True
-) -> Tokenizer:
+def byte_level(trim=None, prefix=False, normalizer=None, regex=True):
     """As GPT-2 and most later ones. trim: trim_offsets of the post-processor, None for no post-processor."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=regex)
@@ -32,7 +29,7 @@ def byte_level(
     return made
 
 
-def with_template() -> Tokenizer:
+def with_template():
     """A post-processor that would add a token in front, after one that trims."""
     made = byte_level()
     template = processors.TemplateProcessing(single=f"{END} $A", special_tokens=[(END, made.token_to_id(END))])
@@ -40,7 +37,7 @@ def with_template() -> Tokenizer:
     return made
 
 
-def unigram(scheme: str) -> Tokenizer:
+def unigram(scheme):
     """SentencePiece's unigram model with byte fallback: unknown characters in a row are one to the model."""
     pieces = [("<unk>", 0.0), (END, 0.0), ("▁", -2.0), ("▁red", -1.0), ("▁the", -1.0), ("cat", -1.5), ("ir", -3.0)]
     letters = [(letter, -5.0) for letter in "abcdefghijklmnopqrstuvwxyzß,."]
@@ -51,7 +48,7 @@ def unigram(scheme: str) -> Tokenizer:
     return made
 
 
-def unknowing() -> Tokenizer:
+def unknowing():
     """The same without bytes: a run of unknown characters is one token."""
     made = Tokenizer(models.Unigram([("<unk>", 0.0), (END, 0.0), ("▁", -2.0), ("▁red", -1.0), ("e", -3.0)], unk_id=0))
     made.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -59,7 +56,7 @@ def unknowing() -> Tokenizer:
     return made
 
 
-def llama() -> Tokenizer:
+def llama():
     """SentencePiece's BPE as Llama has it: the marker by a normalizer, bytes for single characters, an added token."""
     merges = [("r", "e"), ("re", "d"), ("▁", "red"), ("▁", "t"), ("h", "e"), ("▁t", "he"), ("▁", "▁")]
     names = ["<unk>", END, *(f"<0x{value:02X}>" for value in range(256)), "▁", *"abcdefghijklmnopqrstuvwxyz"]
@@ -74,7 +71,7 @@ def llama() -> Tokenizer:
     return made
 
 
-def word_piece() -> Tokenizer:
+def word_piece():
     """BERT's, with an added token that takes the white space around it."""
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.normalizer = normalizers.BertNormalizer()
@@ -86,7 +83,7 @@ def word_piece() -> Tokenizer:
     return made
 
 
-FAMILIES: dict[str, Callable[[], Tokenizer]] = {
+FAMILIES = {
     "byte-level": byte_level,
     "byte-level, offsets not trimmed": lambda: byte_level(False),
     "byte-level, offsets trimmed": lambda: byte_level(True),
@@ -110,6 +107,6 @@ FAMILIES: dict[str, Callable[[], Tokenizer]] = {
 
 
 @cache
-def definition(family: str) -> bytes:
+def definition(family):
     """The tokenizer.json of a family."""
     return FAMILIES[family]().to_str().encode()

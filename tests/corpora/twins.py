@@ -1,11 +1,10 @@
 """Two datasets that differ in what an exclusion takes out of both, in tokens and in spans, but not in lengths."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 
-from conceptloader.testing import RawDocument, random_documents, write_dataset
+from conceptloader.testing import random_documents, write_dataset
 
 VOCAB = 64
 OUT = [2, 3, 11, 17, 30]  # documents; two of them follow each other
@@ -14,7 +13,7 @@ CONCEPT = 3
 NAMES = {"concepts": [f"concept-{k}" for k in range(6)], "topics": [f"topic-{k}" for k in range(4)]}
 
 
-def documents(other: bool, spans_only: bool) -> list[RawDocument]:
+def documents(other, spans_only):
     """The documents of OUT, or only their spans of a concept, have other tokens, and other spans, if `other`."""
     made = random_documents(40, seed=3, vocab_size=VOCAB, mean_length=20, tracks={"concepts": 6, "topics": 4})
     if not other:
@@ -35,7 +34,7 @@ def documents(other: bool, spans_only: bool) -> list[RawDocument]:
     return made
 
 
-def write_twins(folder: Path, what: str, mode: str | None = None) -> list[Path]:
+def write_twins(folder, what, mode=None):
     """The two, which differ in "documents" or in "spans"; one has dense tracks."""
     paths = [folder / f"{what}-{mode}-{number}" for number in (0, 1)]
     for number, path in enumerate(paths):

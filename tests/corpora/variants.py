@@ -1,9 +1,6 @@
 """Datasets to be damaged: every mode, encoding, codec and kind of file, and everything that can be read of them."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +10,7 @@ from conceptloader.ingest.adopt.adopt import adopt
 EOS = 0
 VOCAB = 300
 SEQ_LEN = 9
-_RECORDS: Mapping[str, Callable[[int], Any]] = {
+_RECORDS = {
     "concepts": lambda k: [(k * 7 + j) % 40 for j in range(k % 4)],
     "numpy": lambda k: np.arange(k % 5, dtype=np.float32),
     "json": lambda k: {"k": k, "list": [1.5, None, "x" * (k % 40)], "text": "ü" * (k % 9)},
@@ -29,10 +26,10 @@ class Variant:
     encoding: str = "spans"
     codec: str = "concepts"
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.mode}-{self.encoding}-{self.codec}"
 
-    def build(self, path: Path) -> None:
+    def build(self, path):
         if self.mode == "adopted":
             _build_adopted(path)
             return
@@ -65,7 +62,7 @@ class Variant:
         cl.writing.finalize(path)
 
 
-def _build_adopted(path: Path) -> None:
+def _build_adopted(path):
     for name in "ab":
         (np.arange(150) * 7 % 13).astype("<u2").tofile(path.parent / f"{path.name}-{name}.bin")
     adopt([path.parent / f"{path.name}-{name}.bin" for name in "ab"], path, dtype="u2", document_end=EOS)
@@ -80,12 +77,12 @@ VARIANTS = [
 ]
 
 
-def plain(value: Any) -> Any:
+def plain(value):
     """Anything that can be compared."""
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-def everything(path: Path) -> Any:
+def everything(path):
     """All that can be read of a dataset, in every way in which it can be read."""
     ds = cl.open_dataset(path, verify_files=False)  # as damage that no sample meets
     try:
@@ -94,10 +91,10 @@ def everything(path: Path) -> Any:
         ds.close()
 
 
-def _content(ds: cl.Dataset) -> Any:
+def _content(ds):
     tracks = sorted(ds.tracks)
     whole = ds.read(0, ds.num_tokens, tracks, documents=True)
-    found: list[Any] = [ds.mode, ds.num_tokens, ds.num_documents, ds.tokenizer]
+    found = [ds.mode, ds.num_tokens, ds.num_documents, ds.tokenizer]
     found += [whole["tokens"].tolist(), whole["documents"].first.tolist(), whole["documents"].ids.tolist()]
     found += [whole[name].tolist() for name in ds.field_names]
     for track in tracks:

@@ -3,28 +3,25 @@
 import ctypes
 import math
 import mmap
-from typing import Any
 
 import numpy as np
-import pytest
 
 from conceptloader.loader.batch import workspace as engine
-from conceptloader.loader.batch.layout import BatchLayout, Block, Carving
-from conceptloader.loader.batch.reader import BatchReader
+from conceptloader.loader.batch.layout import BatchLayout, Carving
 
 PAGE = mmap.PAGESIZE
 _carve = BatchLayout.carve
 _libc = ctypes.CDLL(None, use_errno=True)
-_guards: dict[int, list[int]] = {}  # size of a block -> its guard pages
+_guards = {}  # size of a block -> its guard pages
 
 
-def protect(block: Block, offset: int) -> None:
+def protect(block, offset):
     address = int(block.__array_interface__["data"][0]) + int(offset)
     if _libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(PAGE), 0):
         raise OSError(ctypes.get_errno(), "mprotect")
 
 
-def guarded(shape: Any, dtype: Any = float) -> np.ndarray[Any, Any]:
+def guarded(shape, dtype=float):
     """np.empty, in front of a guard page."""
     dtype = np.dtype(dtype)
     shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
@@ -35,13 +32,13 @@ def guarded(shape: Any, dtype: Any = float) -> np.ndarray[Any, Any]:
     return block[room - size : room].view(dtype).reshape(shape)
 
 
-def guarded_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def guarded_copy(array):
     copy = guarded(array.shape, array.dtype)
     copy[...] = array
     return copy
 
 
-def carve(layout: BatchLayout, samples: int) -> Carving:
+def carve(layout, samples):
     """BatchLayout.carve with every array in front of a guard page of its own."""
     specs = _carve(layout, samples).specs
     offsets, guards, end = {}, [], 0
@@ -55,7 +52,7 @@ def carve(layout: BatchLayout, samples: int) -> Carving:
     return Carving(specs=specs, offsets=offsets, size=end)
 
 
-def allocate(size: int) -> Block:
+def allocate(size):
     block = np.frombuffer(mmap.mmap(-1, size), np.uint8)
     for guard in _guards[size]:
         protect(block, guard)
@@ -65,22 +62,22 @@ def allocate(size: int) -> Block:
 class _GuardedNumpy:
     """numpy for the engine's own buffers."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(np, name)
 
     empty = staticmethod(guarded)
 
     @staticmethod
-    def zeros(shape: Any, dtype: Any = float) -> np.ndarray[Any, Any]:
+    def zeros(shape, dtype=float):
         return guarded(shape, dtype)  # a new mapping is zero
 
 
-def install(patch: pytest.MonkeyPatch) -> None:
+def install(patch):
     """Let every buffer of the engine, and every array of its batches, end at a guard page."""
     patch.setattr(engine, "np", _GuardedNumpy())
     patch.setattr(BatchLayout, "carve", carve)
 
 
-def guard_tables(reader: BatchReader) -> None:
+def guard_tables(reader):
     for name in ("shards", "layouts", "tracks", "members", "left_out", "runs"):
         object.__setattr__(reader._tables, name, guarded_copy(getattr(reader._tables, name)))

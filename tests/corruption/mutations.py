@@ -2,9 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xxhash
@@ -18,11 +15,11 @@ Files = dict[str, bytes]
 NUMBERS = [0, 1, 2, 7, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40, 2**60, 2**62, 2**63 - 1, 2**63, 2**64 - 1]
 
 
-def _position(data: bytes, rng: Random) -> int:
+def _position(data, rng):
     return int(rng.integers(0, max(1, len(data))))
 
 
-def flip_bits(data: bytes, rng: Random) -> bytes:
+def flip_bits(data, rng):
     changed = bytearray(data)
     for _ in range(int(rng.integers(1, 4))):
         if changed:
@@ -30,13 +27,13 @@ def flip_bits(data: bytes, rng: Random) -> bytes:
     return bytes(changed)
 
 
-def overwrite(data: bytes, rng: Random) -> bytes:
+def overwrite(data, rng):
     at = _position(data, rng)
     new = rng.bytes(int(rng.integers(1, 17)))[: len(data) - at]
     return data[:at] + new + data[at + len(new) :]
 
 
-def number(data: bytes, rng: Random) -> bytes:
+def number(data, rng):
     """An aligned word becomes one that programs stumble over."""
     size = int(rng.choice([4, 8]))
     at = _position(data, rng) // size * size
@@ -47,33 +44,33 @@ def number(data: bytes, rng: Random) -> bytes:
     return data[:at] + word + data[at + len(word) :]
 
 
-def truncate(data: bytes, rng: Random) -> bytes:
+def truncate(data, rng):
     return data[: _position(data, rng)]
 
 
-def extend(data: bytes, rng: Random) -> bytes:
+def extend(data, rng):
     return data + (rng.bytes(int(rng.integers(1, 65))) if rng.random() < 0.5 else bytes(int(rng.integers(1, 65))))
 
 
-def zero_block(data: bytes, rng: Random) -> bytes:
+def zero_block(data, rng):
     at, size = _position(data, rng), int(rng.choice([1, 8, 64, 4096]))
     size = min(size, len(data) - at)
     return data[:at] + bytes(size) + data[at + size :]
 
 
-def move_block(data: bytes, rng: Random) -> bytes:
+def move_block(data, rng):
     """A block is written to the wrong place."""
     a, b, size = _position(data, rng), _position(data, rng), int(rng.integers(1, 65))
     block = data[a : a + size][: len(data) - b]
     return data[:b] + block + data[b + len(block) :]
 
 
-KINDS: list[Callable[[bytes, Random], bytes]] = [
+KINDS = [
     flip_bits, overwrite, number, truncate, extend, zero_block, move_block,
 ]  # fmt: skip
 
 
-def mutate(files: Files, rng: Random) -> tuple[str, Files]:
+def mutate(files, rng):
     """(description, the files that change; empty content None is not used: a deleted file maps to b"" and no path)."""
     name = str(rng.choice(sorted(files)))
     dice = rng.random()
@@ -92,7 +89,7 @@ def mutate(files: Files, rng: Random) -> tuple[str, Files]:
 _GONE = b"\0gone\0"
 
 
-def write(directory: Path, files: Files) -> None:
+def write(directory, files):
     for name, data in files.items():
         if data is _GONE:
             os.unlink(directory / name)
@@ -100,13 +97,13 @@ def write(directory: Path, files: Files) -> None:
             (directory / name).write_bytes(data)
 
 
-def unseal(data: bytes) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(data)
+def unseal(data):
+    value = json.loads(data)
     value.pop("checksum", None)
     return value
 
 
-def with_matching_manifest(files: Files, changed: Files) -> Files:
+def with_matching_manifest(files, changed):
     """The manifest rewritten so that sizes and checksums agree with the damage: as if a writer had been wrong."""
     manifest = unseal(files["manifest.json"])
     columns = manifest["shards"]["files"]
@@ -122,16 +119,16 @@ def with_matching_manifest(files: Files, changed: Files) -> Files:
     return {**changed, "manifest.json": dump_json(manifest)}
 
 
-def mutate_value(data: bytes, rng: Random) -> tuple[str, bytes]:
+def mutate_value(data, rng):
     """A sealed JSON file in which one value is another one; the seal is right again."""
     value = unseal(data)
     places = list(_places(value, ()))
     path = places[int(rng.integers(len(places)))]
-    holder: Any = value
+    holder = value
     for key in path[:-1]:
         holder = holder[key]
     old = holder[path[-1]]
-    choices: list[Any] = [
+    choices = [
         *NUMBERS,
         -1,
         None,
@@ -160,7 +157,7 @@ def mutate_value(data: bytes, rng: Random) -> tuple[str, bytes]:
     )
 
 
-def _places(value: Any, path: tuple[Any, ...]) -> Any:
+def _places(value, path):
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
         yield (*path, key)

@@ -4,28 +4,25 @@ import tracemalloc
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError
-from tests.conftest import Tally
-from tests.corpora.variants import VARIANTS, Variant, everything
+from tests.corpora.variants import VARIANTS, everything
 from tests.corruption.mutations import Files, mutate, mutate_value, with_matching_manifest, write
 from tests.scale import scaled
 
 Damage = Callable[[Files, np.random.Generator], tuple[str, Files]]
 
 
-def raw(files: Files, rng: np.random.Generator) -> tuple[str, Files]:
+def raw(files, rng):
     """What disks, networks and people do."""
     return mutate(files, rng)
 
 
-def consistent(files: Files, rng: np.random.Generator) -> tuple[str, Files]:
+def consistent(files, rng):
     """What a wrong or hostile writer does: checksums and sizes in the manifest agree with the damage."""
     names = {name: data for name, data in files.items() if not name.endswith(".json")}
     what, changed = mutate(names, rng)
@@ -34,7 +31,7 @@ def consistent(files: Files, rng: np.random.Generator) -> tuple[str, Files]:
     return what, with_matching_manifest(files, changed)
 
 
-def manifest(files: Files, rng: np.random.Generator) -> tuple[str, Files]:
+def manifest(files, rng):
     """What a hostile manifest says: any value is another one."""
     what, data = mutate_value(files["manifest.json"], rng)
     return what, {"manifest.json": data}
@@ -43,21 +40,21 @@ def manifest(files: Files, rng: np.random.Generator) -> tuple[str, Files]:
 class Subject:
     """A dataset that is damaged and repaired again and again."""
 
-    def __init__(self, path: Path, variant: Variant) -> None:
+    def __init__(self, path, variant):
         self.path = path
         self.variant = variant
         variant.build(path)
         self.files = {file.name: file.read_bytes() for file in sorted(path.iterdir())}
         self.content = everything(path)
 
-    def repair(self, changed: Files) -> None:
+    def repair(self, changed):
         for name in changed:
             (self.path / name).write_bytes(self.files[name])
         for file in self.path.iterdir():
             if file.name not in self.files:
                 file.unlink()
 
-    def outcome(self, what: str) -> str:
+    def outcome(self, what):
         """How the damage shows. Raises whatever is no error of ours."""
         try:
             found = everything(self.path)
@@ -77,9 +74,9 @@ class Subject:
         return "read only"
 
 
-def run(subject: Subject, damage: Damage, count: int, seed: int) -> Counter[str]:
+def run(subject, damage, count, seed):
     rng = np.random.default_rng(seed)
-    outcomes: Counter[str] = Counter()
+    outcomes = Counter()
     honest = sum(map(len, subject.files.values()))
     for _ in range(count):
         what, changed = damage(subject.files, rng)
@@ -108,22 +105,22 @@ def run(subject: Subject, damage: Damage, count: int, seed: int) -> Counter[str]
 
 
 @pytest.fixture(scope="module", params=VARIANTS, ids=str)
-def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+def subject(request, tmp_path_factory):
     return Subject(tmp_path_factory.mktemp("damaged") / "ds", request.param)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("damage", [raw, consistent, manifest], ids=lambda damage: damage.__name__)
-def test_damage_is_found_or_harmless(subject: Subject, damage: Damage, tally: Tally) -> None:
+def test_damage_is_found_or_harmless(subject, damage, tally):
     outcomes = run(subject, damage, scaled(12, 250), zlib.crc32(f"{subject.variant} {damage.__name__}".encode()))
     assert sum(outcomes.values()) > 5
     tally(f"damaged datasets, {damage.__name__}", {"mutations": sum(outcomes.values()), **outcomes})
 
 
-def test_the_harness_notices_what_is_not_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_harness_notices_what_is_not_noticed(tmp_path, monkeypatch):
     """Without verification, a flipped token would go through: the test above can fail."""
     subject = Subject(tmp_path / "ds", VARIANTS[0])
-    nothing: Callable[..., list[Any]] = lambda *_args, **_options: []  # noqa: E731
+    nothing = lambda *_args, **_options: []  # noqa: E731
     monkeypatch.setattr(cl, "verify", nothing, raising=False)
     with pytest.raises(AssertionError, match=r"unnoticed|read only"):
         run(subject, raw, 100, 1)

@@ -6,9 +6,7 @@ import subprocess
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,15 +14,13 @@ import pytest
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, FormatError
 from conceptloader.kernels.library import VARIABLE
-from conceptloader.loader.batch.layout import BatchLayout
 from conceptloader.loader.batch.open import batch_layout
 from conceptloader.loader.batch.reader import BatchReader
 from conceptloader.storage import reads as io
-from tests.conftest import Tally
 from tests.corpora.variants import SEQ_LEN, Variant
 from tests.corruption import guarded
 from tests.corruption.mutations import write
-from tests.corruption.test_datasets import Damage, Subject, consistent, manifest, raw
+from tests.corruption.test_datasets import Subject, consistent, manifest, raw
 from tests.scale import scaled
 from tests.soak.builds import child
 
@@ -39,19 +35,19 @@ VARIANTS = [
 
 
 @pytest.fixture(scope="module", params=VARIANTS, ids=str)
-def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+def subject(request, tmp_path_factory):
     return Subject(tmp_path_factory.mktemp("damaged") / "ds", request.param)
 
 
 @pytest.fixture(autouse=True)
-def pages(monkeypatch: pytest.MonkeyPatch) -> None:
+def pages(monkeypatch):
     guarded.install(monkeypatch)
     monkeypatch.setattr(io, "sleep", lambda seconds: None)
 
 
-def read(subject: Subject, layout: str) -> tuple[Any, Any]:
+def read(subject, layout):
     """(rows or error) of both readers."""
-    config: dict[str, Any] = {
+    config = {
         "seq_len": SEQ_LEN,
         "datasets": {"a": {"path": str(subject.path)}},
         "loader": {"verify_files": False},  # as damage that no sample meets
@@ -75,14 +71,14 @@ def read(subject: Subject, layout: str) -> tuple[Any, Any]:
     return wanted, found if isinstance(found, Exception) else rows_of(found, wanted)
 
 
-def _outcome(call: Callable[[], Any]) -> Any:
+def _outcome(call):
     try:
         return call()
     except ConceptloaderError as error:
         return error
 
 
-def row_of(blend: cl.Blend, layout: BatchLayout, sample: int) -> dict[str, Any]:
+def row_of(blend, layout, sample):
     """What the format's reader says of a sample's tokens, documents and spans."""
     [view], (_, _, number) = blend.views, blend.order.sample(sample)
     assert view is not None
@@ -93,7 +89,7 @@ def row_of(blend: cl.Blend, layout: BatchLayout, sample: int) -> dict[str, Any]:
         stop = min(stop, start + SEQ_LEN + 1)
     read = dataset.read(start, stop)
     tokens, inputs = read["tokens"].tolist(), min(stop - start, SEQ_LEN)
-    row: dict[str, Any] = {"input_ids": tokens[:inputs], "labels": tokens[1:]}
+    row = {"input_ids": tokens[:inputs], "labels": tokens[1:]}
     if "loss_mask" in read:
         eos = dataset.tokenizer and dataset.tokenizer.eos_id
         trained = zip(read["loss_mask"].tolist(), tokens, strict=True)
@@ -119,7 +115,7 @@ def row_of(blend: cl.Blend, layout: BatchLayout, sample: int) -> dict[str, Any]:
     return row
 
 
-def rows_of(batch: Any, wanted: Any) -> Any:
+def rows_of(batch, wanted):
     """The same of a batch: of its arrays what `wanted` has, but for padding."""
     if isinstance(wanted, Exception):
         return batch
@@ -140,7 +136,7 @@ def rows_of(batch: Any, wanted: Any) -> Any:
     return rows
 
 
-def compare(subject: Subject, layout: str) -> str:
+def compare(subject, layout):
     try:
         wanted, compiled = read(subject, layout)
     except ConceptloaderError:
@@ -155,10 +151,10 @@ def compare(subject: Subject, layout: str) -> str:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("damage", [raw, consistent, manifest], ids=lambda damage: damage.__name__)
-def test_damage_under_the_engine(subject: Subject, damage: Damage, tally: Tally) -> None:
+def test_damage_under_the_engine(subject, damage, tally):
     rng = np.random.default_rng(zlib.crc32(f"engine {subject.variant} {damage.__name__}".encode()))
     assert compare(subject, "padded") == "equal"
-    outcomes: Counter[str] = Counter()
+    outcomes = Counter()
     for number in range(scaled(10, 250)):
         what, changed = damage(subject.files, rng)
         write(subject.path, changed)
@@ -171,7 +167,7 @@ def test_damage_under_the_engine(subject: Subject, damage: Damage, tally: Tally)
     tally(f"damage under the engine, {damage.__name__}", {"mutations": sum(outcomes.values()), **outcomes})
 
 
-def test_a_byte_too_far_ends_the_process() -> None:
+def test_a_byte_too_far_ends_the_process():
     """The guard pages guard."""
     array = guarded.guarded(10, np.int64)
     array[9] = 1
@@ -189,7 +185,7 @@ def test_a_byte_too_far_ends_the_process() -> None:
 
 @pytest.mark.soak
 @pytest.mark.skipif(VARIABLE in os.environ, reason="this is the inner run")
-def test_with_bounds_checks(bounds_checks: dict[str, str], tally: Tally) -> None:
+def test_with_bounds_checks(bounds_checks, tally):
     environment = {**bounds_checks, "CONCEPTLOADER_SOAK": ""}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "3000", __file__]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -2,29 +2,27 @@
 
 import json
 import sys
-from pathlib import Path
-from typing import Any
 
 from datatrove.executor import LocalPipelineExecutor
 
 from conceptloader.integrations.datatrove_lib import ConceptBuild, ConceptBuildFinish
 
 TASKS = 3
-OPTIONS: dict[str, Any] = {
+OPTIONS = {
     "tokenizer": "bytes",
     "vocabulary": {"concepts": ["noun", "number"]},
     "shard_input_bytes": 1500,
 }
 
 
-def record(number: int) -> dict[str, Any]:
+def record(number):
     """Document `number` as a record of `conceptloader build`."""
     text = f"Dökument {number}: " + "wörd " * (number % 7)
     spans = [{"start": 0, "end": 8, "concepts": ["noun"]}, {"start": 9, "end": 11, "concepts": ["number", "noun"]}]
     return {"id": f"d{number}", "text": text, "spans": spans[: number % 3]}
 
 
-def write_corpus(folder: Path, documents: int = 60) -> Path:
+def write_corpus(folder, documents=60):
     """Four files of lines."""
     folder.mkdir(parents=True)
     for part in range(4):
@@ -33,7 +31,7 @@ def write_corpus(folder: Path, documents: int = 60) -> Path:
     return folder
 
 
-def build(corpus: Path, folder: Path, tasks: int = TASKS, workers: int = 1, **options: Any) -> Path:
+def build(corpus, folder, tasks=TASKS, workers=1, **options):
     """A build in folder/ds, with datatrove's logs in folder/logs."""
     out, options = folder / "ds", {**OPTIONS, **options}
     first = LocalPipelineExecutor(

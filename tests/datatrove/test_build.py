@@ -6,8 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,26 +18,24 @@ from tests.datatrove import steps
 from tests.raises import raises
 
 
-def content(path: Path) -> dict[str, bytes]:
+def content(path):
     return {file.name: file.read_bytes() for file in sorted(path.iterdir())}
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def corpus(tmp_path_factory):
     return steps.write_corpus(tmp_path_factory.mktemp("data") / "corpus")
 
 
 @pytest.fixture(scope="module")
-def expected(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def expected(corpus, tmp_path_factory):
     """What `conceptloader.build` writes."""
     out = tmp_path_factory.mktemp("own") / "ds"
     assert cl.build(corpus, out, **steps.OPTIONS).shards > steps.TASKS
     return content(out)
 
 
-def test_a_killed_task_and_two_attempts_of_one_leave_it_whole(
-    corpus: Path, expected: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_a_killed_task_and_two_attempts_of_one_leave_it_whole(corpus, expected, tmp_path):
     out = tmp_path / "ds"
     command = [sys.executable, "-m", "tests.datatrove.steps", str(corpus), str(out)]
     with subprocess.Popen([*command, "0", "1"], start_new_session=True, stderr=subprocess.DEVNULL) as process:
@@ -66,7 +62,7 @@ def test_a_killed_task_and_two_attempts_of_one_leave_it_whole(
         (b'{"id": "x", "te\n', ""),
     ],
 )
-def test_no_line_is_skipped(tmp_path: Path, line: bytes, problem: str | None) -> None:
+def test_no_line_is_skipped(tmp_path, line, problem):
     """As datatrove's JsonlReader does, with a line in its log."""
     folder = tmp_path / "corpus"
     folder.mkdir()
@@ -80,7 +76,7 @@ def test_no_line_is_skipped(tmp_path: Path, line: bytes, problem: str | None) ->
     assert not (tmp_path / "ds" / "manifest.json").exists()
 
 
-def test_the_last_step_checks_what_all_tasks_wrote(tmp_path: Path) -> None:
+def test_the_last_step_checks_what_all_tasks_wrote(tmp_path):
     """Lost spans of all, and the rule for text that spells a special token."""
     lost = [{"start": 3, "end": 3, "concepts": ["noun"]}]
     rows = [{**steps.record(number), "text": "the <|im_end|> cat", "spans": lost} for number in range(20)]
@@ -88,7 +84,7 @@ def test_the_last_step_checks_what_all_tasks_wrote(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(tokenizers()["marks/tokenizer.json"])
     options = {**steps.OPTIONS, "tokenizer": str(tmp_path / "tokenizer.json")}
 
-    def step(kind: type[ConceptBuild], **more: Any) -> ConceptBuild:
+    def step(kind, **more):
         return kind(tmp_path / "rows.jsonl", tmp_path / "ds", **options, **more)
 
     for rank in range(2):

@@ -30,7 +30,7 @@ exec "$@"
 
 
 @pytest.mark.slow
-def test_local_and_submitted_builds_are_equal(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_and_submitted_builds_are_equal(tmp_path, checkout, monkeypatch):
     (tmp_path / "corpus").mkdir()
     for part in range(4):
         rows = [{**steps.record(number), "url": f"u{number}"} for number in range(part * 10, part * 10 + 10)]

@@ -1,7 +1,5 @@
 """The same build by Ray on this machine."""
 
-from pathlib import Path
-
 import pytest
 
 import conceptloader as cl
@@ -12,7 +10,7 @@ from tests.scale import scaled
 
 @pytest.mark.soak
 @pytest.mark.skipif(not scaled(0, 1), reason="as by the local executor; part of make soak")
-def test_ray_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_ray_gives_the_same_bytes(tmp_path):
     import ray
     from datatrove.executor import RayPipelineExecutor
 

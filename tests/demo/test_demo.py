@@ -2,15 +2,12 @@
 
 import importlib
 import math
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
 
 @pytest.fixture
-def demo(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def demo(checkout, monkeypatch):
     monkeypatch.syspath_prepend(str(checkout / "examples/demo"))
     return checkout / "examples/demo"
 
@@ -19,7 +16,7 @@ BATCH = 2
 PLANNED = [("a", k, str(k)) for k in range(8)]
 
 
-def launches(proof: ModuleType) -> list[Any]:
+def launches(proof):
     """Steps 0 to 2, then steps 2 and 3 again."""
     made = []
     for number, steps, stop in ((1, (0, 1, 2), 2), (2, (2, 3), math.inf)):
@@ -33,7 +30,7 @@ def launches(proof: ModuleType) -> list[Any]:
 
 
 @pytest.mark.parametrize("change", ["nothing", "tokens", "window", "a step twice", "a sample missing", "another step"])
-def test_the_proof_fails_when_it_should(demo: Path, change: str) -> None:
+def test_the_proof_fails_when_it_should(demo, change):
     proof = importlib.import_module("proof")
     made = launches(proof)
     line = made[1].lines.pop()
@@ -54,7 +51,7 @@ def test_the_proof_fails_when_it_should(demo: Path, change: str) -> None:
             proof.check_record(made, PLANNED, ["a"], BATCH)
 
 
-def test_the_demo_removes_only_what_a_demo_wrote(demo: Path, tmp_path: Path) -> None:
+def test_the_demo_removes_only_what_a_demo_wrote(demo, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: `make test-trainers` has it")
     run = importlib.import_module("run")
     (tmp_path / "thesis.tex").touch()

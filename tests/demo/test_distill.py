@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ DOCUMENTS, STEPS = (12, 300) if SOAK else (3, 20)
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_student_learns_more_with_its_teacher(checkout: Path, tmp_path: Path) -> None:
+def test_a_student_learns_more_with_its_teacher(checkout, tmp_path):
     command = [sys.executable, "examples/distill/run.py", "--output", str(tmp_path / "out")]
     command += ["--documents", str(DOCUMENTS), "--steps", str(STEPS)]
     done = subprocess.run(

@@ -3,24 +3,22 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import conceptloader as cl
 
 
-def rows_of(text: str, title: str) -> list[dict[str, str]]:
+def rows_of(text, title):
     lines = text.partition(f"## {title}\n\n")[2].partition("\n\n")[0].splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
 
 
-def number(text: str) -> int:
+def number(text):
     return int(text.replace(",", ""))
 
 
-def test_figures_are_those_by_hand(tmp_path: Path, checkout: Path) -> None:
-    made: dict[str, list[dict[str, Any]]] = {"web": [], "wiki": [], "code": []}
+def test_figures_are_those_by_hand(tmp_path, checkout):
+    made = {"web": [], "wiki": [], "code": []}
     for k in range(120):
         url = f"https://site-{k % 30}.example/{k}?q=1"
         metadata = {} if k % 40 == 7 else {"domain": "named.example"} if k % 12 == 0 else {"url": url}
@@ -34,7 +32,7 @@ def test_figures_are_those_by_hand(tmp_path: Path, checkout: Path) -> None:
     config = {"seq_len": 16, "datasets": datasets, "exclude": [{"at": 0, "ids": ["web-5"], "take": "own"}]}
     loader = cl.make_dataloader({**config, "weights": "by_size"}, micro_batch_size=8, num_samples=400)
     loader.log_start(tmp_path, 0)
-    seen, known = dict[str, int](), {row["id"]: row for rows in made.values() for row in rows}
+    seen, known = {}, {row["id"]: row for rows in made.values() for row in rows}
     for _ in loader:
         pass
     # By hand: window k of a dataset holds inputs 16 k to 16 k + 15 of its documents, each its text and a token.
@@ -55,7 +53,7 @@ def test_figures_are_those_by_hand(tmp_path: Path, checkout: Path) -> None:
     command = [sys.executable, str(checkout / "examples/summary/summary.py"), str(tmp_path), "0:50"]
     done = subprocess.run([*command, str(tmp_path / "sources.jsonl")], capture_output=True, text=True, check=True)
 
-    def total(*beginnings: str) -> list[int]:
+    def total(*beginnings):
         of = [name for name in seen if name.partition("-")[0] in beginnings]
         return [len(of), sum(tokens[name] for name in of), sum(seen[name] for name in of)]
 
@@ -72,7 +70,7 @@ def test_figures_are_those_by_hand(tmp_path: Path, checkout: Path) -> None:
         "a wiki": ("2.1 public", "100.0", "yes"),
         "code": ("2.1 public", "100.0", "yes"),
     }
-    domains: dict[str, int] = {}
+    domains = {}
     for name in [name for name in seen if name.startswith("web")]:
         metadata = known[name]["metadata"]
         domain = metadata.get("domain", metadata.get("url", "https://").split("/")[2])

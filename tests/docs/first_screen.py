@@ -35,7 +35,7 @@ BATCH, FIRST, KILLED, LAST = 16, 12_280, 12_310, 12_330
 UNREADABLE = (168, 1206, 1596)  # documents of step 12,300
 
 
-def main() -> None:
+def main():
     random.seed(2)
     for name, words in WORDS.items():
         pages = [" ".join(random.choices(words.split(), k=30))[:119] + "." for _ in range(2000)]
@@ -54,7 +54,7 @@ def main() -> None:
     train(model, range(KILLED - 2, LAST), ranks=2, state=saved)
 
 
-def train(model: torch.nn.Module, steps: range, ranks: int, state: dict[str, str] | None = None) -> dict[str, str]:
+def train(model, steps, ranks, state=None):
     """Returns the state of two steps before the end. The ranks take turns in this process."""
     sizes = {"dp_size": ranks, "micro_batch_size": BATCH // ranks, "global_batch_size": BATCH}
     begin = {} if state else {"consumed_samples": FIRST * BATCH}
@@ -74,7 +74,7 @@ def train(model: torch.nn.Module, steps: range, ranks: int, state: dict[str, str
             loader.observe_step()
         optimizer.step()
         optimizer.zero_grad()
-    kept: dict[str, str] = loaders[0].state_dict_at((steps.stop - 2) * BATCH)
+    kept = loaders[0].state_dict_at((steps.stop - 2) * BATCH)
     for loader in loaders:
         loader.close()
     return kept

@@ -1,10 +1,6 @@
 """docs/losses.md in a trainer: its corpus to train on, and its questions of the run log that the trainer wrote."""
 
 import re
-from pathlib import Path
-from typing import Any
-
-import pytest
 
 from conceptloader.config import Config
 from tests.docs.test_code_blocks import ROOT, Part, blocks, run
@@ -18,17 +14,17 @@ COMMANDS = re.sub(
 )
 
 
-def write_corpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def write_corpus(folder, monkeypatch):
     """Makes `folder` the current one. Returns the page's configuration, in whose step 0 are the samples of the page's
     step 12,280. The run log has to be in `checkpoints`."""
     folder.mkdir()
     monkeypatch.chdir(folder)
-    config: Any = run(Part(PAGE, "", blocks(f"{SETUP}```\n")))["config"]
+    config = run(Part(PAGE, "", blocks(f"{SETUP}```\n")))["config"]
     config["datasets"]["pages"]["path"] = str(folder / "data/pages")
     return {"seed": Config.seed, **config, "skip": [{"at": 0, "count": FIRST * BATCH}]}
 
 
-def find_documents(capsys: pytest.CaptureFixture[str]) -> None:
+def find_documents(capsys):
     """The page's commands and Python, with steps that are 12,280 lower, end with the text that the page ends with."""
     capsys.readouterr()
     python = ASKED[ASKED.index("```python") :]

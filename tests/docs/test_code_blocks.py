@@ -12,7 +12,6 @@ import contextlib
 import io
 import re
 import shlex
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -40,7 +39,7 @@ class Part(NamedTuple):
     blocks: list[Block]
 
 
-def blocks(text: str, line: int = 0) -> list[Block]:
+def blocks(text, line=0):
     """The blocks that are to be run. `line` is that of the first line of code, counted from 1."""
     found = [Block(m[1], line + text.count("\n", 0, m.start(2)) + 1, m[2]) for m in FENCE.finditer(text)]
     start = {"bash": "conceptloader ", "console": "$ conceptloader ", "python": ""}
@@ -51,7 +50,7 @@ def blocks(text: str, line: int = 0) -> list[Block]:
     return sorted(found, key=lambda one: one.line)
 
 
-def parts(page: Path) -> list[Part]:
+def parts(page):
     text, found, begin, needs = page.read_text("utf-8"), [], 0, ""
     for mark in [*NEEDS.finditer(text), None]:
         end = mark.start() if mark else len(text)
@@ -60,12 +59,12 @@ def parts(page: Path) -> list[Part]:
     return [part for part in found if part.blocks]
 
 
-def everything() -> list[Part]:
+def everything():
     return [part for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))] for part in parts(page)]
 
 
 @pytest.mark.parametrize("part", everything(), ids=lambda p: f"{p.page.relative_to(ROOT)} {p.needs}".strip())
-def test_page(part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page(part, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if not part.needs:
         run(part)
@@ -75,9 +74,9 @@ def test_page(part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert child(lambda: run(part))
 
 
-def run(part: Part) -> dict[str, object]:
+def run(part):
     """In the current directory. Returns the part's names."""
-    namespace: dict[str, object] = {"__name__": "__main__"}
+    namespace = {"__name__": "__main__"}
     for block in part.blocks:
         if block.language == "python":
             # Blank lines in front, so that a traceback names the line of the page.
@@ -97,7 +96,7 @@ def run(part: Part) -> dict[str, object]:
     return namespace
 
 
-def commands(block: Block) -> Iterator[tuple[int, str, str | None]]:
+def commands(block):
     """Each command with its line, and in a `console` block with what it prints."""
     if block.language == "bash":
         yield from ((number, line, None) for number, line in enumerate(block.code.splitlines(), block.line))
@@ -106,13 +105,13 @@ def commands(block: Block) -> Iterator[tuple[int, str, str | None]]:
         yield block.line + block.code.count("\n", 0, found.start()), found[1], found[2]
 
 
-def matches(shown: str, found: str) -> bool:
+def matches(shown, found):
     lines = [re.escape(line).replace(r"\.\.\.", ".*") + "\n" for line in shown.rstrip().splitlines()]
     pattern = "".join("(?:.*\n)*" if line == ".*\n" else line for line in lines)
     return re.fullmatch(pattern, re.sub(" +$", "", found.rstrip() + "\n", flags=re.MULTILINE)) is not None
 
 
-def test_what_is_shown_is_compared() -> None:
+def test_what_is_shown_is_compared():
     assert matches("a ... c\n", "a b c\n")
     assert matches("a\n...\nd\n", "a\nb\nc\nd\n")
     assert matches("...\nd\n", "d\n")

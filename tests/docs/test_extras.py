@@ -12,11 +12,11 @@ FILES = [  # not CHANGELOG.md, which names those that are gone, too
 ]  # fmt: skip
 
 
-def named(text: str) -> set[str]:
+def named(text):
     return {name for groups in NAMED.findall(text) for group in groups for name in group.split(",") if name}
 
 
-def extras() -> set[str]:
+def extras():
     """Those of setup.py, which is not run."""
     calls = ast.walk(ast.parse((ROOT / "setup.py").read_text("utf-8")))
     (given,) = (node.value for node in calls if isinstance(node, ast.keyword) and node.arg == "extras_require")
@@ -24,6 +24,6 @@ def extras() -> set[str]:
     return {str(key.value) for key in given.keys if isinstance(key, ast.Constant)}
 
 
-def test_the_extras_that_are_named_can_be_installed() -> None:
+def test_the_extras_that_are_named_can_be_installed():
     wrong = {str(file.relative_to(ROOT)): gone for file in FILES if (gone := named(file.read_text()) - extras())}
     assert wrong == {}

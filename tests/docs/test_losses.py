@@ -1,8 +1,6 @@
 """Documented losses are finite, and so are the parameters that they train, where batches have no label that counts."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +8,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from conceptloader.loader.batch.reader import BatchReader
-from tests.docs.test_code_blocks import ROOT, Part, everything, find_spec, run
+from tests.docs.test_code_blocks import ROOT, everything, find_spec, run
 from tests.soak.builds import child
 
 TRAIN = re.compile(r"AdamW|TrainingArguments|jax\.grad")  # parts that train a model
@@ -20,18 +18,18 @@ TRAIN = re.compile(r"AdamW|TrainingArguments|jax\.grad")  # parts that train a m
     "part", [part for part in everything() if any(TRAIN.search(block.code) for block in part.blocks)],
     ids=lambda p: f"{p.page.name} {p.needs}",
 )  # fmt: skip
-def test_pages_train_on_batches_without_labels(part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_train_on_batches_without_labels(part, tmp_path, monkeypatch):
     if part.needs and find_spec(part.needs) is None:
         pytest.skip(f"{part.needs} is not installed: `make test-trainers` or `make trainers` has it")
     monkeypatch.chdir(tmp_path)
     assert child(lambda: run_masked(part))
 
 
-def run_masked(part: Part) -> None:
+def run_masked(part):
     """With every second batch of each reader masked. Losses have to be finite, and parameters after each step."""
-    read, backward, stepped, reads = BatchReader.read, torch.Tensor.backward, [0], dict[int, int]()
+    read, backward, stepped, reads = BatchReader.read, torch.Tensor.backward, [0], {}
 
-    def masked(self: BatchReader, *args: Any, **options: Any) -> Any:
+    def masked(self, *args, **options):
         batch = read(self, *args, **options)
         reads[id(self)] = reads.get(id(self), -1) + 1
         if reads[id(self)] % 2 == 0 and "loss_mask" in batch:
@@ -40,18 +38,18 @@ def run_masked(part: Part) -> None:
                 batch["labels"][...] = self.layout.outputs.ignore_index
         return batch
 
-    def check(optimizer: Any, *args: Any) -> None:
+    def check(optimizer, *args):
         stepped[0] += 1
         assert all(p.isfinite().all() for group in optimizer.param_groups for p in group["params"]), stepped
 
-    def checked(loss: torch.Tensor, *args: Any, **options: Any) -> None:
+    def checked(loss, *args, **options):
         assert loss.isfinite()
         backward(loss, *args, **options)
 
-    BatchReader.read, torch.Tensor.backward = masked, checked  # type: ignore[method-assign, assignment]
+    BatchReader.read, torch.Tensor.backward = masked, checked
     register_optimizer_step_post_hook(check)
     space = run(part)
-    assert stepped[0] or np.isfinite(space["table"]).all()  # type: ignore[call-overload]
+    assert stepped[0] or np.isfinite(space["table"]).all()
 
 
 LOSSES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("examples/**/*.py"))]
@@ -59,6 +57,6 @@ LOSSES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.g
 NAN = re.compile(r'/ [\w.\["]*(mask|w)[\w"\]]*\.sum\(\)(?!\.clamp)|(?<!_)cross_entropy\((?!.*reduction="none").*labels')
 
 
-def test_no_documented_mean_divides_by_a_count_of_0() -> None:
+def test_no_documented_mean_divides_by_a_count_of_0():
     lines = [f"{file.relative_to(ROOT)}: {line.strip()}" for file in LOSSES for line in file.read_text().splitlines()]
     assert [line for line in lines if NAN.search(line)] == []

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.M | re.S)
 
 
-def mkdocs(checkout: Path, target: Path) -> "subprocess.CompletedProcess[str]":
+def mkdocs(checkout, target):
     """The command of `make docs`."""
     [options] = re.findall(r"mkdocs build (.*)$", (ROOT / "Makefile").read_text(), re.M)
     return subprocess.run(
@@ -31,7 +31,7 @@ def mkdocs(checkout: Path, target: Path) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     target = tmp_path_factory.mktemp("site")
     done = mkdocs(ROOT, target)
     assert done.returncode == 0, done.stderr
@@ -39,7 +39,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("link", ["no-such-page.md", "#no-such-section"])
-def test_a_link_to_nowhere_is_an_error(tmp_path: Path, link: str) -> None:
+def test_a_link_to_nowhere_is_an_error(tmp_path, link):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text(f"[gone]({link})\n")
     settings = re.search(r"^validation:\n(?: .*\n)+", (ROOT / "mkdocs.yml").read_text(), re.M)
@@ -49,31 +49,31 @@ def test_a_link_to_nowhere_is_an_error(tmp_path: Path, link: str) -> None:
     assert link in done.stderr
 
 
-def test_every_page_is_in_the_menu(site: Path) -> None:
+def test_every_page_is_in_the_menu(site):
     menu = (ROOT / "mkdocs.yml").read_text()
     for page in ROOT.glob("docs/**/*.md"):
         assert f"{page.relative_to(ROOT / 'docs')}\n" in menu
 
 
-def test_the_start_page_links_every_page() -> None:
+def test_the_start_page_links_every_page():
     start = (ROOT / "docs/README.md").read_text()
     pages = {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/**/*.md")} - {"README.md"}
     assert pages - set(re.findall(r"\]\(([\w/-]+\.md)\)", start)) == set()
 
 
 @pytest.fixture(scope="module")
-def chapters(site: Path) -> dict[str, str]:
+def chapters(site):
     """The pages of the reference: what is in their articles."""
     found = {page.stem: page.read_text() for page in site.glob("reference/*.html")}
     return {name: page[page.index("<article") : page.index("</article")] for name, page in found.items()}
 
 
-def shown(chapters: dict[str, str]) -> list[str]:
+def shown(chapters):
     """What has a heading of its own there."""
     return [name for page in chapters.values() for name in re.findall(r'<h\d id="([\w.]+\.\w+)"', page)]
 
 
-def test_every_public_name_is_explained_once(chapters: dict[str, str]) -> None:
+def test_every_public_name_is_explained_once(chapters):
     modules = {name for name in cl.__all__ if ismodule(getattr(cl, name))}
     public = {f"{cl._PUBLIC[name]}.{name}" for name in cl.__all__ if name not in {*modules, "__version__"}}
     for name in modules:
@@ -86,7 +86,7 @@ def test_every_public_name_is_explained_once(chapters: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("adapter", [path.parent.name for path in ROOT.glob("integrations/*/__init__.py")])
-def test_adapters_are_in_the_reference(chapters: dict[str, str], adapter: str) -> None:
+def test_adapters_are_in_the_reference(chapters, adapter):
     """Also those whose framework is not installed here."""
     text = (ROOT / "integrations" / adapter / "__init__.py").read_text()
     given = re.search(r"__all__ = \[(.+)\]", text) or re.search(r"_NAMES = \{(.+?)\}", text, re.S)
@@ -97,7 +97,7 @@ def test_adapters_are_in_the_reference(chapters: dict[str, str], adapter: str) -
     assert set(names) <= set(explained)
 
 
-def test_the_loader_stands_first_with_its_arguments_and_methods(chapters: dict[str, str]) -> None:
+def test_the_loader_stands_first_with_its_arguments_and_methods(chapters):
     first = re.findall(r'<h3 id="[\w.]*?(\w+)"', chapters["loading"])
     assert first[:2] == ["make_dataloader", "Loader"]
     loader = chapters["loading"].partition('.Loader" class')[2].partition('.TensorBatch" class')[0]
@@ -105,7 +105,7 @@ def test_the_loader_stands_first_with_its_arguments_and_methods(chapters: dict[s
         assert name in loader
 
 
-def test_the_reference_names_only_what_is_explained(chapters: dict[str, str]) -> None:
+def test_the_reference_names_only_what_is_explained(chapters):
     """No class that is not public, and no file: a reader has pages, not the source."""
     sources = [*ROOT.glob("conceptloader/**/*.py"), *ROOT.glob("integrations/**/*.py")]
     trees = [ast.walk(ast.parse(path.read_text())) for path in sources]
@@ -122,7 +122,7 @@ def test_the_reference_names_only_what_is_explained(chapters: dict[str, str]) ->
         assert re.findall(r"\b\w+/\w+\.py\b", text) == [], name
 
 
-def test_each_page_has_the_repository_and_the_version(site: Path) -> None:
+def test_each_page_has_the_repository_and_the_version(site):
     for page in ("index.html", "trainers/lightning.html"):
         text = (site / page).read_text()
         (link,) = re.findall(r'<a href="([^"]+)"[^>]*class="md-source">', text.partition("<main")[0])[:1]
@@ -130,7 +130,7 @@ def test_each_page_has_the_repository_and_the_version(site: Path) -> None:
         assert f">conceptloader {cl.__version__}</div>" in text
 
 
-def test_search_works_from_a_folder(site: Path) -> None:
+def test_search_works_from_a_folder(site):
     from selenium.webdriver.support.ui import WebDriverWait
 
     from tests.view.browser import start_browser
@@ -146,7 +146,7 @@ def test_search_works_from_a_folder(site: Path) -> None:
         assert [name for name in loaded if not name.startswith("file:")] == []
 
 
-def test_nothing_comes_from_elsewhere(site: Path) -> None:
+def test_nothing_comes_from_elsewhere(site):
     for page in site.rglob("*.html"):
         loaded = re.findall(r'<(?:script|img|iframe)[^>]+src="(\w+:|//)|<link[^>]+href="(https?:|//)', page.read_text())
         assert not loaded, page

@@ -17,13 +17,13 @@ ROWS = [
 
 
 @cache
-def _tests_of(file: str) -> set[str]:
+def _tests_of(file):
     tree = ast.parse((ROOT / "tests" / file).read_text("utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_every_line_has_tests_that_exist(row: list[str]) -> None:
+def test_every_line_has_tests_that_exist(row):
     assert len(row) == 3
     named = re.findall(r"`([\w/]+\.py)::(test_\w+)`", row[2])
     assert len(named) == len(row[2].split(", "))
@@ -31,7 +31,7 @@ def test_every_line_has_tests_that_exist(row: list[str]) -> None:
         assert test in _tests_of(file), f"{file}::{test}"
 
 
-def test_the_page_is_linked() -> None:
+def test_the_page_is_linked():
     assert len(ROWS) > 20
     assert "threat-model.md" in (ROOT / "SECURITY.md").read_text("utf-8")
     assert "threat-model.md" in (ROOT / "docs/reliability.md").read_text("utf-8")

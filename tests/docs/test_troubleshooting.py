@@ -16,11 +16,11 @@ PAGE = (ROOT / "docs/troubleshooting.md").read_text("utf-8")
 ENTRIES = dict(re.findall(r"^### (\w+)\n\n(.+)$", PAGE, re.M))
 
 
-def kinds() -> list[type[ConceptloaderError]]:
+def kinds():
     return [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ConceptloaderError)]
 
 
-def own_codes() -> set[str]:
+def own_codes():
     """Those that single errors have, in place of their class's."""
     found = set()
     for path in [*ROOT.glob("conceptloader/**/*.py"), *ROOT.glob("integrations/**/*.py")]:
@@ -30,13 +30,13 @@ def own_codes() -> set[str]:
     return found - {""}
 
 
-def test_every_code_has_an_entry() -> None:
+def test_every_code_has_an_entry():
     assert own_codes() >= {"unknown", "package"}
     assert set(ENTRIES) == {kind.CODE for kind in kinds()} | own_codes()
 
 
 @pytest.mark.parametrize("kind", kinds())
-def test_the_entry_names_the_class(kind: type[ConceptloaderError]) -> None:
+def test_the_entry_names_the_class(kind):
     if kind is not ConceptloaderError:
         assert f"`{kind.__name__}`" in ENTRIES[kind.CODE]
     else:
@@ -44,9 +44,7 @@ def test_the_entry_names_the_class(kind: type[ConceptloaderError]) -> None:
 
 
 @pytest.mark.parametrize(("command", "code"), [("verify nowhere", "config"), ("verify corrupt", "format")])
-def test_a_command_points_to_the_entry(
-    command: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_points_to_the_entry(command, code, tmp_path, monkeypatch, capsys):
     (tmp_path / "corrupt").mkdir()
     (tmp_path / "corrupt" / "manifest.json").write_text("{")
     monkeypatch.chdir(tmp_path)

@@ -1,7 +1,6 @@
 """Small datasets in which every key of a configuration has something to change."""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -26,27 +25,27 @@ class Corpus:
     config: dict[str, Any]
     known: dict[str, Any] = field(default_factory=dict, repr=False)
 
-    def once(self, make: Callable[[], Any], *key: Any) -> Any:
+    def once(self, make, *key):
         """What `make` gives, which is made once for each key."""
         text = json.dumps(key)
         if text not in self.known:
             self.known[text] = make()
         return self.known[text]
 
-    def path(self, name: str) -> str:
+    def path(self, name):
         return str(self.root / name)
 
-    def file(self, name: str, text: str) -> str:
+    def file(self, name, text):
         (self.root / name).write_text(text)
         return self.path(name)
 
-    def state(self, samples: str, seq_len: str = "") -> str:
+    def state(self, samples, seq_len=""):
         """A file that holds the state of a run after so many samples."""
         config = {**self.config, **({"seq_len": int(seq_len)} if seq_len else {})}
         state = cl.batches(config, micro_batch_size=4).state_dict_at(int(samples))
         return self.file(f"state-{samples}-{seq_len}.json", json.dumps(state))
 
-    def learned(self) -> str:
+    def learned(self):
         """The folder of a run with learned weights, of steps of 6 samples."""
         folder = self.root / "learned"
         if not folder.exists():
@@ -57,7 +56,7 @@ class Corpus:
                 loader.observe({"a": 1.0 + step, "b": 5.0 - step})
         return str(folder)
 
-    def made(self, given: Any) -> Any:
+    def made(self, given):
         """A part of rows.yaml, in which `$file NAME TEXT` is what `file` gives, and so on."""
         if isinstance(given, dict):
             return {key: self.made(value) for key, value in given.items()}
@@ -69,7 +68,7 @@ class Corpus:
         return getattr(self, how)(*words)
 
 
-def write(root: Path) -> Corpus:
+def write(root):
     """Datasets a and b, and others, each for a key."""
     _dataset(root / "a", 1)
     _dataset(root / "b", 2)
@@ -92,15 +91,15 @@ def write(root: Path) -> Corpus:
 
 
 def _dataset(
-    path: Path,
-    seed: int,
+    path,
+    seed,
     *,
-    count: int = 60,
-    tokenizer: str = "words",
-    topics: list[str] = TOPICS,
-    weighted: bool = True,
-    fields: list[str] = [],  # noqa: B006
-) -> None:
+    count=60,
+    tokenizer="words",
+    topics=TOPICS,
+    weighted=True,
+    fields=[],  # noqa: B006
+):
     """`count` documents a-0, a-1, ... of 3 to 60 tokens that end in EOD.
 
     Tracks: topic, spans of one or two concepts; length, a number for each document; vector, up to three.
@@ -122,7 +121,7 @@ def _dataset(
             size = int(rng.integers(3, 60))
             tokens = [*rng.integers(0, EOD, size - 1).tolist(), EOD]
             edges = sorted({0, size, *rng.integers(0, size, 4).tolist()})
-            spans: dict[str, list[Any]] = {
+            spans = {
                 "topic": [
                     (start, stop, sorted(rng.choice(len(topics), int(rng.integers(1, 4)), replace=False).tolist()))
                     for start, stop in pairwise(edges)

@@ -11,7 +11,7 @@ import importlib
 import itertools
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +53,7 @@ class Taken:
     batches: list[dict[str, Any]] = field(default_factory=list)
     metrics: list[dict[str, Any]] = field(default_factory=list)
 
-    def take(self, batch: Mapping[str, Any], **renamed: str) -> dict[str, Any]:
+    def take(self, batch, **renamed):
         """Note a batch; renamed: the common name of what the trainer calls otherwise. Returns it in common names."""
         found = {renamed.get(name, name): as_array(value) for name, value in batch.items()}
         if "targets" not in found:
@@ -63,11 +63,11 @@ class Taken:
         return found
 
     @property
-    def done(self) -> bool:
+    def done(self):
         return len(self.batches) == self.steps
 
 
-def as_array(value: Any) -> Any:
+def as_array(value):
     """A copy of it in numpy."""
     if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
         value = value.view(torch.uint16)  # its bits, since numpy has no such type
@@ -78,26 +78,26 @@ def as_array(value: Any) -> Any:
     return value
 
 
-def token_losses(batch: Mapping[str, Any]) -> torch.Tensor:
+def token_losses(batch):
     """[B, S], 0 where a target is ignored."""
     inputs, targets = (torch.as_tensor(np.asarray(batch[name])).long() for name in ("input_ids", "targets"))
     return cross_entropy(LOGITS[inputs].transpose(1, 2), targets, reduction="none", ignore_index=IGNORED)
 
 
-def mean_losses(batch: Mapping[str, Any], names: list[str]) -> dict[str, float]:
+def mean_losses(batch, names):
     """Mean loss of each dataset."""
     losses = cl.DatasetLosses(names)
     losses.add(*added(batch))
     return losses.finish()
 
 
-def added(batch: Mapping[str, Any]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def added(batch):
     """What a loop adds to losses: those of each token, and what it needs of the batch."""
     of_samples = {name: torch.as_tensor(batch[name]) for name in ("dataset_id", "sample_index") if name in batch}
     return token_losses(batch), {**of_samples, "loss_mask": mask_of(batch)}
 
 
-def observe(loader: Any, batch: Mapping[str, Any]) -> None:
+def observe(loader, batch):
     """The step of a batch has ended."""
     if not loader.run.observes:
         return
@@ -109,17 +109,17 @@ def observe(loader: Any, batch: Mapping[str, Any]) -> None:
     loader.observe(means, samples=(batch["sample_index"], losses.sum(1), given["loss_mask"].sum(1)))
 
 
-def mask_of(batch: Mapping[str, Any]) -> torch.Tensor:
+def mask_of(batch):
     return torch.as_tensor(batch["targets"] != IGNORED).float()
 
 
 # Loops of one's own.
 
 
-def _loop(make: Callable[..., Any]) -> "Driver":
+def _loop(make):
     """Over a loader of conceptloader's own, as docs/mixtures.md has it."""
 
-    def drive(config: Config, taken: Taken, patch: Patch) -> None:
+    def drive(config, taken, patch):
         loader = make(config, micro_batch_size=BATCH)
         loader.log_start(taken.folder, 0)
         with loader:
@@ -134,14 +134,14 @@ def _loop(make: Callable[..., Any]) -> "Driver":
     return drive
 
 
-def samples(config: Config, taken: Taken, patch: Patch) -> None:
+def samples(config, taken, patch):
     dataset = cl.SampleDataset(config)
     loader = torch.utils.data.DataLoader(dataset, batch_size=BATCH, collate_fn=cl.collate_fn)
     for batch in itertools.islice(loader, taken.steps):
         taken.take(batch)
 
 
-def grain(config: Config, taken: Taken, patch: Patch) -> None:
+def grain(config, taken, patch):
     source = cl.GrainSource(config)
     for index in range(taken.steps):
         sample = source[index]
@@ -157,7 +157,7 @@ def grain(config: Config, taken: Taken, patch: Patch) -> None:
 
 
 @contextmanager
-def around(entry: "Entry") -> Iterator[None]:
+def around(entry):
     """What the trainings of an entry have around them, once for all of them: making process groups takes long."""
     if entry.title.startswith(("Megatron", "nanotron")):
         with one_rank(entry.title.startswith("Megatron")):
@@ -167,7 +167,7 @@ def around(entry: "Entry") -> Iterator[None]:
 
 
 @contextmanager
-def one_rank(megatron: bool) -> Iterator[None]:
+def one_rank(megatron):
     """A process group of this process alone, and Megatron's groups, if there are none yet."""
     with ExitStack() as made:
         if not dist.is_initialized():
@@ -182,7 +182,7 @@ def one_rank(megatron: bool) -> Iterator[None]:
         yield
 
 
-def _megatron_config(config: Config) -> Any:
+def _megatron_config(config):
     from tests.megatron.stock import Tokenizer, dataset_config
 
     tokenizer = Tokenizer()
@@ -193,7 +193,7 @@ def _megatron_config(config: Config) -> Any:
 MEGATRON_NAMES = {"tokens": "input_ids"}
 
 
-def megatron(config: Config, taken: Taken, patch: Patch) -> None:
+def megatron(config, taken, patch):
     from conceptloader.integrations.megatron_lm import MegatronData
 
     sizes = [taken.steps * BATCH, 0, 0]
@@ -203,14 +203,14 @@ def megatron(config: Config, taken: Taken, patch: Patch) -> None:
         taken.take(data.get_batch(iterator), **MEGATRON_NAMES)
 
 
-def megatron_launched(config: Config, taken: Taken, patch: Patch) -> None:
+def megatron_launched(config, taken, patch):
     """What the launcher's patches call in Megatron's training loop; real ones are in tests/megatron."""
     from megatron.core.datasets.gpt_dataset import GPTDataset
 
     from conceptloader.integrations.megatron_lm import launch
     from conceptloader.integrations.megatron_lm.dataset import data_loader
 
-    written: dict[int, dict[str, Any]] = {}
+    written = {}
     args = SimpleNamespace(
         rank=0, world_size=1, save=str(taken.folder), load=None, micro_batch_size=BATCH, global_batch_size=BATCH,
         seq_length=SEQ_LEN, iteration=0, curr_iteration=0, consumed_train_samples=0, split=None,
@@ -223,7 +223,7 @@ def megatron_launched(config: Config, taken: Taken, patch: Patch) -> None:
         patch, "megatron.training", get_args=lambda: args, get_tensorboard_writer=lambda: board,
         get_wandb_writer=lambda: None,
     )  # fmt: skip
-    applied: list[Any] = []
+    applied = []
     upstream = launch.MEGATRON
     patch.setattr(type(upstream), "apply", lambda self, patches: applied.extend(patches))
     given, _ = launch.take_options(["--conceptloader-config", _written(config, taken)])
@@ -234,7 +234,7 @@ def megatron_launched(config: Config, taken: Taken, patch: Patch) -> None:
         cls=GPTDataset, config=_megatron_config(config), sizes=[taken.steps * BATCH, 0, 0],
         is_built_on_rank=lambda: True,
     )  # fmt: skip
-    train = run.build(None, builder)[0]  # type: ignore[arg-type]
+    train = run.build(None, builder)[0]
     iterator = run.iterator(None, iter(data_loader(train, BATCH, args.consumed_train_samples, taken.workers)))
     (after_step,) = [one.by for one in applied] or [lambda stock: None]
     for step in range(taken.steps):
@@ -254,14 +254,14 @@ def megatron_launched(config: Config, taken: Taken, patch: Patch) -> None:
 NANOTRON_NAMES = {"label_ids": "labels", "label_mask": "loss_mask"}
 
 
-def _nanotron_stands_in(patch: Patch) -> None:
+def _nanotron_stands_in(patch):
     stand_in(patch, "nanotron.parallel.pipeline_parallel.tensor_pointer", TensorPointer=None)
     section = type("NanosetDatasetsArgs", (), {"__annotations__": {}})
     patch.setitem(sys.modules, "nanotron.config", types.ModuleType("nanotron.config"))
-    sys.modules["nanotron.config"].NanosetDatasetsArgs = dataclass(section)  # type: ignore[attr-defined]
+    sys.modules["nanotron.config"].NanosetDatasetsArgs = dataclass(section)
 
 
-def nanotron(config: Config, taken: Taken, patch: Patch) -> None:
+def nanotron(config, taken, patch):
     from conceptloader.integrations.nanotron_lm import build_dataloader
     from tests.nanotron.support import context
 
@@ -275,7 +275,7 @@ def nanotron(config: Config, taken: Taken, patch: Patch) -> None:
         taken.take(batch, **NANOTRON_NAMES)
 
 
-def nanotron_launched(config: Config, taken: Taken, patch: Patch) -> None:
+def nanotron_launched(config, taken, patch):
     """What the launcher's patches call in nanotron's training loop; real ones are in tests/nanotron."""
     from conceptloader.integrations.nanotron_lm import launch, losses, options
     from tests.nanotron.support import context
@@ -296,14 +296,14 @@ def nanotron_launched(config: Config, taken: Taken, patch: Patch) -> None:
         ),
         None,
     )
-    place: Any = {"parallel_context": context()}
+    place = {"parallel_context": context()}
     dataset, _ = run.get_tb_datasets(
-        None, config=parsed, global_batch_size=BATCH, sequence_length=SEQ_LEN, train_steps=taken.steps,  # type: ignore[arg-type]
+        None, config=parsed, global_batch_size=BATCH, sequence_length=SEQ_LEN, train_steps=taken.steps,
         current_iteration=0, seed=42, consumed_samples=0, consumed_tokens_per_dataset_folder={},
         last_stages_consumed_tokens_per_dataset_folder={}, **place,
     )  # fmt: skip
     loader = run.get_tb_dataloader(
-        None, dataset=dataset, micro_batch_size=BATCH, num_workers=taken.workers, consumed_samples=0, input_pp_rank=0,  # type: ignore[arg-type]
+        None, dataset=dataset, micro_batch_size=BATCH, num_workers=taken.workers, consumed_samples=0, input_pp_rank=0,
         output_pp_rank=0, use_position_ids=True, dataloader_pin_memory=False, **place,
     )  # fmt: skip
     if dataset.losses is not None:
@@ -320,28 +320,28 @@ def nanotron_launched(config: Config, taken: Taken, patch: Patch) -> None:
 # Trainers.
 
 
-def lightning(config: Config, taken: Taken, patch: Patch) -> None:
+def lightning(config, taken, patch):
     import lightning.pytorch as pl
     from lightning.pytorch.loggers.logger import DummyLogger
 
     from conceptloader.integrations.lightning_lm import ConceptDataModule
 
-    class Model(pl.LightningModule):  # type: ignore[misc]
-        def __init__(self) -> None:
+    class Model(pl.LightningModule):
+        def __init__(self):
             super().__init__()
             self.weight = torch.nn.Parameter(torch.zeros(()))
 
-        def training_step(self, batch: Any, index: int) -> Any:
+        def training_step(self, batch, index):
             given, data = taken.take(batch), self.trainer.datamodule
             if "dataset_id" in batch:
                 data.losses.add(*added(given))
             return self.weight * 0
 
-        def configure_optimizers(self) -> Any:
+        def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    class Logger(DummyLogger):  # type: ignore[misc]
-        def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+    class Logger(DummyLogger):
+        def log_metrics(self, metrics, step):
             taken.metrics.append(metrics)
 
     trainer = pl.Trainer(
@@ -355,33 +355,33 @@ def lightning(config: Config, taken: Taken, patch: Patch) -> None:
 class _Table(torch.nn.Module):
     """LOGITS as a model of transformers. taken: where its batches go."""
 
-    def __init__(self, taken: Taken) -> None:
+    def __init__(self, taken):
         from transformers import PretrainedConfig
 
         super().__init__()
         self.weight, self.taken, self.config = torch.nn.Parameter(torch.zeros(())), taken, PretrainedConfig()
         self.register_forward_pre_hook(self._take, with_kwargs=True)
 
-    def _take(self, _: Any, args: tuple[()], given: dict[str, Any]) -> None:
+    def _take(self, _, args, given):
         more = {name: value for name, value in given.items() if name not in ("labels", "shift_labels", "fused_lm_head")}
         self.taken.take({**more, "targets": given["shift_labels"]})
 
-    def forward(self, input_ids: Any, **more: Any) -> dict[str, Any]:
+    def forward(self, input_ids, **more):
         return {"loss": self.weight * 0, "logits": LOGITS[input_ids] + self.weight * 0}
 
     # What TRL takes to compute the loss itself.
 
-    def add_model_tags(self, *_: Any) -> None: ...
+    def add_model_tags(self, *_): ...
 
-    def base_model(self, input_ids: Any, **more: Any) -> Any:
+    def base_model(self, input_ids, **more):
         return SimpleNamespace(last_hidden_state=torch.eye(len(LOGITS))[input_ids] + self.weight * 0)
 
-    def get_output_embeddings(self) -> Any:
+    def get_output_embeddings(self):
         return SimpleNamespace(weight=LOGITS.T.float().contiguous(), bias=None)
 
 
-def _transformers(trainer: Any, config: Config, taken: Taken, patch: Patch, arguments: Any, **options: Any) -> None:
-    settings: Any = {
+def _transformers(trainer, config, taken, patch, arguments, **options):
+    settings = {
         "use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "no", "max_steps": taken.steps,
         "per_device_train_batch_size": BATCH, "logging_steps": 1, "gradient_checkpointing": False, "bf16": False,
     }  # fmt: skip
@@ -395,7 +395,7 @@ def _transformers(trainer: Any, config: Config, taken: Taken, patch: Patch, argu
     taken.metrics += [found for line in logged if (found := {k: v for k, v in line.items() if k.startswith("data/")})]
 
 
-def transformers(config: Config, taken: Taken, patch: Patch) -> None:
+def transformers(config, taken, patch):
     from transformers import TrainingArguments
 
     from conceptloader.integrations.transformers_lm import ConceptTrainer
@@ -403,7 +403,7 @@ def transformers(config: Config, taken: Taken, patch: Patch) -> None:
     _transformers(ConceptTrainer, config, taken, patch, TrainingArguments)
 
 
-def trl(config: Config, taken: Taken, patch: Patch) -> None:
+def trl(config, taken, patch):
     from trl import SFTConfig
 
     from conceptloader.integrations.transformers_lm import ConceptSFTTrainer
@@ -412,21 +412,21 @@ def trl(config: Config, taken: Taken, patch: Patch) -> None:
     _transformers(ConceptSFTTrainer, config, taken, patch, SFTConfig, processing_class=tokenizer())
 
 
-def accelerate(config: Config, taken: Taken, patch: Patch) -> None:
+def accelerate(config, taken, patch):
     from accelerate import Accelerator
     from accelerate.tracking import GeneralTracker
 
     from conceptloader.integrations.accelerate_lm import AcceleratedLoader
 
-    class Tracker(GeneralTracker):  # type: ignore[misc]
+    class Tracker(GeneralTracker):
         name, requires_logging_directory, tracker = "own", False, None
 
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
 
-        def store_init_configuration(self, values: dict[str, Any]) -> None: ...
+        def store_init_configuration(self, values): ...
 
-        def log(self, values: dict[str, Any], step: int | None, **_: Any) -> None:
+        def log(self, values, step, **_):
             taken.metrics.append(values)
 
     accelerator = Accelerator(cpu=True, log_with=Tracker())
@@ -446,12 +446,12 @@ def accelerate(config: Config, taken: Taken, patch: Patch) -> None:
 class _OlmoBase:
     """olmo_core/data/data_loader.py: TextDataLoaderBase."""
 
-    def __init__(self, *, collator: Any, work_dir: str, global_batch_size: int, **_: Any) -> None:
+    def __init__(self, *, collator, work_dir, global_batch_size, **_):
         self.dp_world_size, self.dp_rank = 1, 0
         self.rank_batch_size, self.batches_processed, self.tokens_processed = global_batch_size, 0, 0
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for batch in self._iter_batches():  # type: ignore[attr-defined]
+    def __iter__(self):
+        for batch in self._iter_batches():
             self.batches_processed += 1
             yield batch
 
@@ -459,15 +459,15 @@ class _OlmoBase:
 class _OlmoConfig:
     """olmo_core/data/data_loader.py: DataLoaderConfig."""
 
-    def __class_getitem__(cls, _: Any) -> type:
+    def __class_getitem__(cls, _):
         return cls
 
     @classmethod
-    def register(cls, _: str) -> Callable[[type], type]:
+    def register(cls, _):
         return lambda made: made
 
 
-def olmo(config: Config, taken: Taken, patch: Patch) -> None:
+def olmo(config, taken, patch):
     module = stand_in(patch, "olmo_core.data.collator", DataCollator=lambda **_: None)
     stand_in(patch, "olmo_core.data.data_loader", DataLoaderConfig=_OlmoConfig, TextDataLoaderBase=_OlmoBase)
     stand_in(patch, "olmo_core.distributed.parallel", get_dp_process_group=None)
@@ -490,7 +490,7 @@ def olmo(config: Config, taken: Taken, patch: Patch) -> None:
     data.loader.close()
 
 
-def torchtitan(config: Config, taken: Taken, patch: Patch) -> None:
+def torchtitan(config, taken, patch):
     from tests.trainers.test_contracts import TITANS, TitanBase, TitanSteps
 
     steps = TitanSteps()
@@ -517,19 +517,19 @@ def torchtitan(config: Config, taken: Taken, patch: Patch) -> None:
     data.close()
 
 
-def _written(config: Config, taken: Taken) -> str:
+def _written(config, taken):
     """For an entry that takes a file."""
     path = taken.folder / "run.yaml"
     path.write_text(yaml.safe_dump(dict(config)))
     return str(path)
 
 
-def _further(taken: Taken, *given: str) -> list[str]:
+def _further(taken, *given):
     """What the model gets only if it is asked for. given: names that it gets in any case."""
     return [name for name in taken.names if name not in ("input_ids", "targets", "labels", "loss_mask", *given)]
 
 
-def stand_in(patch: Patch, module: str, **names: Any) -> None:
+def stand_in(patch, module, **names):
     """Modules that have only these names, down to `module`; packages that are stood in for already stay."""
     parts = module.split(".")
     for k in range(1, len(parts) + 1):
@@ -543,7 +543,7 @@ def stand_in(patch: Patch, module: str, **names: Any) -> None:
         patch.setitem(sys.modules, name, made)
 
 
-def adapter(patch: Patch, name: str) -> Any:
+def adapter(patch, name):
     """The module `data` of an adapter, imported over stand-ins."""
     for loaded in [one for one in sys.modules if f"integrations.{name}" in one]:
         patch.delitem(sys.modules, loaded)
@@ -577,7 +577,7 @@ class Entry:
     end_known: bool = False
 
 
-OWN_NAMES: dict[str, tuple[str, ...]] = {
+OWN_NAMES = {
     "TrainedLoader": ("consumed_samples",),
     "Lightning": ("consumed_samples",),
     "Hugging Face": ("consumed_samples", "labels", "shift_labels"),
@@ -599,7 +599,7 @@ OWN_NAMES: dict[str, tuple[str, ...]] = {
     "nanotron YAML": ("input_mask", "label_ids", "label_mask"),
 }
 _IN = "conceptloader.integrations."
-ENTRIES: dict[str, Entry] = {
+ENTRIES = {
     name: Entry(**{"own": OWN_NAMES.get(name, ()), "title": name, **given})
     for name, given in {
         "make_dataloader": {"drive": _loop(cl.make_dataloader), "classes": ("conceptloader.Loader",)},

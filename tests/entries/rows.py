@@ -74,10 +74,10 @@ class Row:
     named: tuple[str, ...] = ()
     judge: str = "data"
 
-    def names(self, text: str) -> bool:
+    def names(self, text):
         return any(name in text for name in self.named or (self.key.split(" ")[0].rpartition(".")[2],))
 
-    def refused(self, run: Run) -> str:
+    def refused(self, run):
         """REFUSED for an error as it should be, else what is wrong with it; nothing for a run that has not failed."""
         if run.error is None:
             return ""
@@ -87,7 +87,7 @@ class Row:
         return f"raises after {len(run.taken.batches)} batches: {said:.300}" if run.taken.batches else REFUSED
 
 
-def merged(config: Change, change: Change) -> dict[str, Any]:
+def merged(config, change):
     """`change` put into it, in sections too; None takes a key out."""
     found = dict(config)
     for key, value in change.items():
@@ -101,17 +101,14 @@ def merged(config: Change, change: Change) -> dict[str, Any]:
 # What should come.
 
 
-def reference(row: Row, entry: Entry, corpus: Corpus, config: dict[str, Any]) -> list[dict[str, Any]]:
+def reference(row, entry, corpus, config):
     """The batches that come of a configuration in this entry."""
     micro, lag = entry.micro, entry.lag * ("mixing" in config)
-    found: list[dict[str, Any]] = corpus.once(
-        lambda: _computed(row, entry, config), "reference", config, row.steps, micro, lag
-    )
-    return found
+    return corpus.once(lambda: _computed(row, entry, config), "reference", config, row.steps, micro, lag)
 
 
-def _computed(row: Row, entry: Entry, config: dict[str, Any]) -> list[dict[str, Any]]:
-    total, taken = row.steps * BATCH, Taken(None)  # type: ignore[arg-type]
+def _computed(row, entry, config):
+    total, taken = row.steps * BATCH, Taken(None)
     if "mixing" in config or "replay" in config:
         return _mixed(config, row.steps, entry)
     run = TrainingRun(config, ANY, partition=cl.adapters.Partition(micro_batch_size=1, dp_size=1), rule=None)
@@ -122,12 +119,12 @@ def _computed(row: Row, entry: Entry, config: dict[str, Any]) -> list[dict[str, 
     return taken.batches
 
 
-def _mixed(config: dict[str, Any], steps: int, entry: Entry) -> list[dict[str, Any]]:
+def _mixed(config, steps, entry):
     """With weights set by hand, where the configuration says that they change."""
     ((kind, options),) = config.get("mixing", {"replay": config.get("replay")}).items()
     plain = {key: value for key, value in config.items() if key not in ("mixing", "replay")}
     loader = cl.batches({**plain, "loader": {"prefetch_batches": 0}}, micro_batch_size=1, global_batch_size=BATCH)
-    names, taken = loader.blend.config.names, Taken(None)  # type: ignore[arg-type]
+    names, taken = loader.blend.config.names, Taken(None)
     controller = None
     if kind == "file":
         loader.set_weights(FILE_WEIGHTS, at=(2 + entry.lag) * BATCH)
@@ -156,7 +153,7 @@ def _mixed(config: dict[str, Any], steps: int, entry: Entry) -> list[dict[str, A
     ]
 
 
-def differs(one: list[dict[str, Any]], other: list[dict[str, Any]], names: tuple[str, ...]) -> str:
+def differs(one, other, names):
     """The first name by which two lists of batches differ, of those that both have; "" for none."""
     if len(one) != len(other):
         return f"{len(one)} batches, not {len(other)}"
@@ -169,7 +166,7 @@ def differs(one: list[dict[str, Any]], other: list[dict[str, Any]], names: tuple
     return ""
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one, other):
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.shape == other.shape and bool(np.array_equal(one, other))
     return repr(one) == repr(other)
@@ -191,38 +188,38 @@ class Cell:
     run: Callable[..., Run]
 
     @cached_property
-    def configs(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def configs(self):
         """Without the key, and with it."""
         base = merged(self.corpus.config, self.corpus.made(self.row.base))
         return base, merged(base, self.corpus.made(self.row.change))
 
     @cached_property
-    def base(self) -> Run:
+    def base(self):
         return self.run(self.configs[0])
 
     @cached_property
-    def found(self) -> Run:
+    def found(self):
         with pytest.MonkeyPatch.context() as patch:
             if self.row.judge == "balanced":
                 patch.setattr(balance, "deal", lambda costs, micro, ranks: [[[*range(len(costs))][::-1]]])
             return self.run(self.configs[1])
 
-    def outcome(self) -> str:
+    def outcome(self):
         judge, _, option = self.row.judge.partition(" ")
         if judge in ("gate", "ended", "own_names", "absent"):
             return getattr(self, judge)()
         problem = self.row.refused(self.found) or (judge != "pinned" and self.row.refused(self.base))
         return problem or getattr(self, judge)(*[option] * bool(option))
 
-    def wanted(self, config: dict[str, Any]) -> list[dict[str, Any]]:
+    def wanted(self, config):
         """The batches of the reader alone."""
         return reference(self.row, self.entry, self.corpus, config)
 
-    def unseen(self) -> str:
+    def unseen(self):
         """Of a key without an effect."""
         return SAYS if any(map(self.row.names, self.found.warned - self.base.warned)) else SILENT
 
-    def data(self) -> str:
+    def data(self):
         """Batches are those of the reader alone, and others than without the key."""
         base, found, seen = self.base.taken.batches, self.found.taken.batches, self.row.seen
         plain, expected = map(self.wanted, self.configs)
@@ -234,7 +231,7 @@ class Cell:
             return EFFECT
         return f"wrong: {wrong}" if differs(found, base, (*seen, *ORDERED)) else self.unseen()
 
-    def balanced(self) -> str:
+    def balanced(self):
         """Samples are taken as a step is dealt: here, on one rank and in one micro batch, backwards."""
         base, found = self.base.taken.batches, self.found.taken.batches
         if not differs(found, base, ORDERED):
@@ -242,7 +239,7 @@ class Cell:
         backwards = [{name: value[::-1] for name, value in batch.items() if name in ORDERED} for batch in base]
         return differs(found, backwards, ORDERED) or EFFECT
 
-    def gate(self) -> str:
+    def gate(self):
         """An error without the key, and the batches of the reader alone with it."""
         if problem := self.row.refused(self.found):
             return problem
@@ -251,7 +248,7 @@ class Cell:
         wrong = differs(self.found.taken.batches, self.wanted(self.configs[1]), self.row.seen)
         return f"wrong: {wrong}" if wrong else EFFECT
 
-    def absent(self) -> str:
+    def absent(self):
         """An array is not in the batch, or not there to be asked for; the rest is as it was."""
         (name,) = self.row.seen
         rest = tuple(one for one in ORDERED if one != name)
@@ -267,7 +264,7 @@ class Cell:
             return EFFECT
         return self.unseen()
 
-    def measured(self) -> str:
+    def measured(self):
         """Metrics of each step reach the trainer's logger, or the log where there is none."""
         assert not self.base.taken.metrics
         assert not self.base.logged
@@ -278,7 +275,7 @@ class Cell:
             return EFFECT
         return f"wrong: {steps}" if steps else self.unseen()
 
-    def recorded(self) -> str:
+    def recorded(self):
         """Losses of samples are next to the run log: those of the batches that were taken."""
         taken, steps = self.found.taken, self.row.steps
         assert not (self.base.taken.folder / FOLDER).exists()
@@ -294,13 +291,13 @@ class Cell:
         same = np.shape(written) == np.shape(expected) and np.allclose(written, sorted(expected), rtol=1e-5)
         return EFFECT if same else f"wrong: {written} instead of {expected}"
 
-    def reading(self, option: str) -> str:
+    def reading(self, option):
         """An option of the threads that read ahead is another one."""
         if self.found.reading:
             return EFFECT if self.found.reading[option] != self.base.reading[option] else SILENT
         return self.unseen()
 
-    def ended(self) -> str:
+    def ended(self):
         """An error at the first sample too many, or, where the end of the run is known, at launch."""
         order, error = cl.open_blend(self.configs[0]).order, self.found.error
         most = self.configs[1]["datasets"]["a"]["max_epochs"] * order.sizes[0]
@@ -315,16 +312,16 @@ class Cell:
         right = batches == 0 or (not known and batches == allowed)
         return EFFECT if right else f"raises after {batches} batches, not {allowed}"
 
-    def invalid(self) -> str:
+    def invalid(self):
         return SILENT
 
-    def pinned(self) -> str:
+    def pinned(self):
         """Without an accelerator there is nothing to pin for."""
         if torch.cuda.is_available():
             pytest.skip("an accelerator is there, and memory is pinned")
         return self.unseen()
 
-    def own_names(self) -> str:
+    def own_names(self):
         """A field, or a column, of a name that the entry gives itself."""
         outcomes, kind = set(), self.row.leaves[0].rpartition(".")[2]
         for name in self.entry.own:
@@ -339,17 +336,17 @@ class Cell:
 
 
 @contextmanager
-def listening(patch: pytest.MonkeyPatch) -> Any:
+def listening(patch):
     """Collects what conceptloader logs, and what its reading threads are started with: yields (records, options)."""
-    records: list[logging.LogRecord] = []
-    options: dict[str, Any] = {}
+    records = []
+    options = {}
 
     class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
+        def emit(self, record):
             records.append(record)
 
     class Spy(Prefetcher[Any, Any]):
-        def __init__(self, *args: Any, **given: Any) -> None:
+        def __init__(self, *args, **given):
             options.update(given)
             super().__init__(*args, **given)
 
@@ -365,7 +362,7 @@ def listening(patch: pytest.MonkeyPatch) -> Any:
         logger.setLevel(level)
 
 
-def drive(entry: Entry, config: dict[str, Any], taken: Taken) -> Run:
+def drive(entry, config, taken):
     """A configuration through an entry."""
     error = None
     with pytest.MonkeyPatch.context() as patch, listening(patch) as (records, options):
@@ -386,18 +383,18 @@ TABLE = yaml.safe_load(Path(__file__).with_name("rows.yaml").read_text())
 PADDED = ("topic_span_index", "topic_num_spans", "topic_spans", "topic_ids")
 
 
-def _row(key: str, given: dict[str, Any]) -> Row:
+def _row(key, given):
     found = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     if found.get("seen") == "padded":
         found["seen"] = PADDED
     return Row(**{"key": key, "leaves": (key.split(" ")[0],), **found})
 
 
-ROWS: dict[str, Row] = {key: _row(key, given) for key, given in TABLE["rows"].items()}
+ROWS = {key: _row(key, given) for key, given in TABLE["rows"].items()}
 GROUPS = {"every": ENTRIES, "with own names": OWN_NAMES}
 
 
-def expected(key: str, entry: str) -> str:
+def expected(key, entry):
     """The outcome of a cell."""
     others = (one for one in TABLE["others"] if key.startswith(tuple(one["rows"])))
     found = (one["outcome"] for one in others if entry in GROUPS.get(str(one["entries"]), one["entries"]))
@@ -412,10 +409,10 @@ class Runs:
     corpus: Corpus
     done: dict[str, Run] = field(default_factory=dict, repr=False)
 
-    def outcome(self, row: Row) -> str:
+    def outcome(self, row):
         """Of the cell."""
 
-        def run(config: dict[str, Any], asked: tuple[str, ...] = ()) -> Run:
+        def run(config, asked=()):
             wanted = asked or tuple(dict.fromkeys((*row.seen, *ORDERED)))
             known = self.corpus.once(lambda: _names(config), "names", config) if not asked else None
             names = tuple(name for name in wanted if known is None or name in known)
@@ -429,7 +426,7 @@ class Runs:
         return Cell(row, self.entry, self.corpus, run).outcome()
 
 
-def _names(config: dict[str, Any]) -> set[str] | None:
+def _names(config):
     """Of a batch; None for a configuration that cannot be opened."""
     try:
         return batch_layout(cl.open_blend(config)).names()

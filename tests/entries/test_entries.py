@@ -3,11 +3,9 @@
 import ast
 import dataclasses
 import typing
-from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,8 +13,8 @@ import conceptloader as cl
 from conceptloader.config.schema import Config
 from conceptloader.loader.batch.loader import BaseLoader
 from conceptloader.loader.batch.source import SampleSource
-from tests.entries.corpus import Corpus, write
-from tests.entries.drivers import ENTRIES, Entry, Taken, around
+from tests.entries.corpus import write
+from tests.entries.drivers import ENTRIES, Taken, around
 from tests.entries.rows import GROUPS, REFUSED, ROWS, SILENT, TABLE, Runs, drive, expected, merged
 
 INTEGRATIONS = Path(__file__).resolve().parents[2] / "integrations"
@@ -31,12 +29,12 @@ BASES = {"BaseLoader"}
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+def corpus(tmp_path_factory):
     return write(tmp_path_factory.mktemp("entries"))
 
 
 @contextmanager
-def entered(name: str) -> Iterator[Entry]:
+def entered(name):
     entry = ENTRIES[name]
     if entry.needs and find_spec(entry.needs) is None:
         pytest.skip(f"{entry.needs} is not installed: `make test-trainers` or `make trainers` has it")
@@ -45,20 +43,20 @@ def entered(name: str) -> Iterator[Entry]:
 
 
 @pytest.fixture(scope="module", params=list(ENTRIES))
-def runs(request: pytest.FixtureRequest, corpus: Corpus) -> Iterator[Runs]:
+def runs(request, corpus):
     with entered(request.param) as entry:
         yield Runs(entry, corpus)
 
 
 @pytest.mark.parametrize("key", list(ROWS))
-def test_a_cell(runs: Runs, key: str) -> None:
+def test_a_cell(runs, key):
     found, wanted = runs.outcome(ROWS[key]), expected(key, runs.entry.title)
     assert found == wanted
 
 
 @pytest.mark.parametrize("key", [key for key in ROWS if key.startswith("mixing")])
 @pytest.mark.parametrize("name", ["Megatron launcher", "nanotron YAML"])
-def test_weights_that_change_raise_with_workers(corpus: Corpus, name: str, key: str, tmp_path: Path) -> None:
+def test_weights_that_change_raise_with_workers(corpus, name, key, tmp_path):
     """Worker processes of the trainer's DataLoader hold the order as it was: at launch, before the first batch."""
     row = ROWS[key]
     with entered(name) as entry:
@@ -67,7 +65,7 @@ def test_weights_that_change_raise_with_workers(corpus: Corpus, name: str, key: 
     assert row.refused(run) == REFUSED
 
 
-def leaves(section: Any, where: str = "") -> Iterator[str]:
+def leaves(section, where=""):
     """Keys of a section and of those in it; `*` stands for a name."""
     for name, kind in typing.get_type_hints(section).items():
         if typing.get_origin(kind) is typing.ClassVar or name not in {f.name for f in dataclasses.fields(section)}:
@@ -81,14 +79,14 @@ def leaves(section: Any, where: str = "") -> Iterator[str]:
             yield where + name
 
 
-def test_every_key_has_a_row() -> None:
+def test_every_key_has_a_row():
     keys = set(leaves(Config))
     tested = {leaf for row in ROWS.values() for leaf in row.leaves}
     assert {"datasets.*.split", "phases.ramp.samples", "exclude.token_file", "loader.num_threads"} <= keys
     assert tested == keys
 
 
-def public_names(file: Path) -> set[str]:
+def public_names(file):
     """Of an adapter, which may not be importable here: those in __all__, or in the table that it is made of."""
     tree, found = ast.parse(file.read_text()), set()
     for node in ast.walk(tree):
@@ -99,7 +97,7 @@ def public_names(file: Path) -> set[str]:
     return found
 
 
-def test_every_entry_has_a_column() -> None:
+def test_every_entry_has_a_column():
     """A loader, a source of samples, or a public name of an adapter is driven, or is a part of another."""
     driven = {name for entry in ENTRIES.values() for name in entry.classes}
     public = [getattr(cl, name) for name in cl.__all__ if name not in BASES]
@@ -115,7 +113,7 @@ def test_every_entry_has_a_column() -> None:
         assert found <= driven, f"without a driver: {found - driven}"
 
 
-def test_every_exception_is_of_a_row_and_an_entry_and_says_why() -> None:
+def test_every_exception_is_of_a_row_and_an_entry_and_says_why():
     for other in TABLE["others"]:
         assert (
             other["entries"] in GROUPS if isinstance(other["entries"], str) else set(other["entries"]) <= set(ENTRIES)

@@ -14,11 +14,10 @@ import subprocess
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import llvmlite.binding as llvm
 
@@ -46,8 +45,8 @@ Fault = Callable[[Read], int | None]
 class Preads:
     """The pread of all kernels of this process. Make one only, before the first kernel is loaded."""
 
-    def __init__(self) -> None:
-        self._real: Any = _PREAD(("pread", ctypes.CDLL(None, use_errno=True)))
+    def __init__(self):
+        self._real = _PREAD(("pread", ctypes.CDLL(None, use_errno=True)))
         self._callback = _PREAD(self._pread)  # kept: machine code has its address
         self.begin([])
         with tempfile.TemporaryDirectory() as folder:
@@ -57,25 +56,25 @@ class Preads:
             os.environ[library.VARIABLE] = str(_renamed(Path(folder)))
             library.load_library()
 
-    def begin(self, faults: Sequence[Fault], damage: bool = False) -> None:
+    def begin(self, faults, damage=False):
         """From now on these faults happen, to each read the first one that has an effect; counting begins at 0.
 
         damage: the first byte of each read of tokens is wrong, which no test may overlook.
         reads: of each file. failed: each read that was made to fail, with its errno. short: reads that were cut short.
         """
         self.faults, self._damage = faults, damage
-        self.reads: Counter[str] = Counter()
-        self.failed: list[tuple[Read, int]] = []
+        self.reads = Counter()
+        self.failed = []
         self.short = 0
-        self._opened: set[int] = set()
+        self._opened = set()
 
-    def open(self, path: str, flags: int) -> int:
+    def open(self, path, flags):
         """os.open, noted."""
         descriptor = os.open(path, flags)
         self._opened.add(descriptor)
         return descriptor
 
-    def _pread(self, descriptor: int, address: int, size: int, offset: int) -> int:
+    def _pread(self, descriptor, address, size, offset):
         read = Read(os.readlink(f"/proc/self/fd/{descriptor}"), size, offset, descriptor in self._opened)
         self.reads[os.path.basename(read.path)] += 1
         wanted = size
@@ -89,7 +88,7 @@ class Preads:
                 wanted = min(size, instead)
                 self.short += wanted < size
                 break
-        got: int = self._real(descriptor, address, wanted, offset)
+        got = self._real(descriptor, address, wanted, offset)
         if self._damage and got > 0 and read.path.endswith("stream.bin"):
             ctypes.c_uint8.from_address(address).value ^= 1
         return got
@@ -106,7 +105,7 @@ define i64 @Pread(i32 %descriptor, ptr %address, i64 %size, i64 %offset) {
 """
 
 
-def _stand_in(folder: Path) -> Path:
+def _stand_in(folder):
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(reloc="pic")
@@ -115,7 +114,7 @@ def _stand_in(folder: Path) -> Path:
     return folder / "stand_in.so"
 
 
-def _renamed(folder: Path) -> Path:
+def _renamed(folder):
     """A folder of libraries that call Pread."""
     known, files = library.Description.read(library.LIBRARIES), {}
     for level, (name, size, _) in known.files.items():
@@ -136,7 +135,7 @@ class Fails:
     times: int | None = None
     file: str = ""
 
-    def __call__(self, read: Read) -> int | None:
+    def __call__(self, read):
         if not read.path.endswith(self.file) or self.times == 0:
             return None
         if self.times is not None:
@@ -148,7 +147,7 @@ class Fails:
 class Stale:
     """The server has restarted: all that was open stays stale, however often it is read, until it is opened anew."""
 
-    def __call__(self, read: Read) -> int | None:
+    def __call__(self, read):
         return None if read.anew else -errno.ESTALE
 
 
@@ -160,7 +159,7 @@ class Remounted:
     code: int
     done: bool = False
 
-    def __call__(self, read: Read) -> int | None:
+    def __call__(self, read):
         if not self.done:
             self.done = True
             for file in sorted(self.folder.iterdir()):
@@ -172,11 +171,11 @@ class Remounted:
 class Random:
     """A part of all reads fails with one of the codes; of the others some are cut short, some wait for a moment."""
 
-    def __init__(self, seed: int, codes: Sequence[int], failing: float) -> None:
+    def __init__(self, seed, codes, failing):
         self._dice, self._lock = random.Random(seed), threading.Lock()
         self._codes, self._failing = codes, failing
 
-    def __call__(self, read: Read) -> int | None:
+    def __call__(self, read):
         with self._lock:
             failing, kind = self._dice.random() < self._failing, self._dice.random()
             code, most = self._dice.choice(self._codes), self._dice.randint(1, read.size)
@@ -190,13 +189,13 @@ class Random:
 class Blocks:
     """Read number `after` of files whose name ends so does not return before `release` is set."""
 
-    def __init__(self, file: str, after: int = 0) -> None:
+    def __init__(self, file, after=0):
         self._file, self._after, self._numbers = file, after, count()
         self.release = threading.Event()
-        self.blocked: Read | None = None
+        self.blocked = None
 
-    def __call__(self, read: Read) -> int | None:
+    def __call__(self, read):
         if read.path.endswith(self._file) and next(self._numbers) == self._after:
             self.blocked = read
             self.release.wait()
-        return None
+        return

@@ -1,7 +1,5 @@
 """Shared by the tests of faults."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.corpora.two_shards import write_corpus
@@ -9,11 +7,11 @@ from tests.faults.disk import FaultyDisk
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
+def disk(monkeypatch):
     return FaultyDisk(monkeypatch)
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Path:
+def corpus(tmp_path):
     """A dataset of its own for each test: files get damaged here."""
     return write_corpus(tmp_path / "ds")

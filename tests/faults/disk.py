@@ -3,8 +3,6 @@
 import os
 from collections.abc import Callable
 
-import pytest
-
 from conceptloader.storage import reads as io
 
 Fault = Callable[[int, int, int], bytes | None]
@@ -14,32 +12,32 @@ Fault = Callable[[int, int, int], bytes | None]
 class FaultyDisk:
     """What the reader believes to be the operating system. `waited`: seconds slept for, none of them really."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.waited: list[float] = []
-        self.read_faults: list[Fault] = []
-        self.open_faults: list[OSError] = []
+    def __init__(self, patch):
+        self.waited = []
+        self.read_faults = []
+        self.open_faults = []
         patch.setattr(io, "pread", self._pread)
         patch.setattr(io, "open_descriptor", self._open)
         patch.setattr(io, "sleep", self.waited.append)
         patch.setattr(io, "faults", {})  # so that this test's are logged
 
-    def _pread(self, descriptor: int, size: int, offset: int) -> bytes:
+    def _pread(self, descriptor, size, offset):
         for fault in self.read_faults:
             instead = fault(descriptor, size, offset)
             if instead is not None:
                 return instead
         return os.pread(descriptor, size, offset)
 
-    def _open(self, path: str, flags: int) -> int:
+    def _open(self, path, flags):
         if self.open_faults:
             raise self.open_faults.pop(0)
         return os.open(path, flags)
 
-    def fail(self, code: int, times: int | None = None, file: str = "") -> None:
+    def fail(self, code, times=None, file=""):
         """The next `times` reads (None: all) of files whose path holds `file` fail."""
         left = [times]
 
-        def fault(descriptor: int, _size: int, _offset: int) -> None:
+        def fault(descriptor, _size, _offset):
             if file in os.readlink(f"/proc/self/fd/{descriptor}") and left[0] != 0:
                 left[0] = None if left[0] is None else left[0] - 1
                 raise OSError(code, os.strerror(code))

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,7 +15,6 @@ import numpy as np
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError
 from conceptloader.loader.batch.reader import BatchReader
-from conceptloader.loader.torch.loader import Loader
 from conceptloader.storage import reads as io
 from tests.faults.below import Blocks, Fault, Preads, Read
 
@@ -23,7 +22,7 @@ MakeFault = Callable[[], Fault]
 
 
 @cache
-def preads() -> Preads:
+def preads():
     """Those of this process. To be called before anything else that is here."""
     return Preads()
 
@@ -43,14 +42,14 @@ class Outcome:
 
 
 def train(
-    config: dict[str, Any],
-    faults: Sequence[MakeFault] = (),
+    config,
+    faults=(),
     *,
-    steps: int = 6,
-    undisturbed: int = 0,
-    damage: bool = False,
-    micro_batch_size: int = 4,
-) -> Outcome:
+    steps=6,
+    undisturbed=0,
+    damage=False,
+    micro_batch_size=4,
+):
     """Read batches of rank 1 of 2; faults begin once `undisturbed` of them have been read."""
     below = preads()
     below.begin([])
@@ -63,13 +62,13 @@ def train(
     return outcome
 
 
-def block(config: dict[str, Any], file: str, after: int, *, steps: int, until_logged: bool) -> tuple[Outcome, Read]:
+def block(config, file, after, *, steps, until_logged):
     """Read number `after` of a file blocks, until that is logged, or else until it is an error and the loader is asked
     again. The read that did so is the second result."""
     fault = Blocks(file, after)
     preads().begin([fault])
 
-    def seen(message: str) -> None:
+    def seen(message):
         read = fault.blocked
         if until_logged and read is not None and f"offset {read.offset} of {read.path}" in message:
             fault.release.set()
@@ -89,7 +88,7 @@ def block(config: dict[str, Any], file: str, after: int, *, steps: int, until_lo
 
 
 @contextmanager
-def _training(config: dict[str, Any], micro_batch_size: int) -> Iterator[Loader]:
+def _training(config, micro_batch_size):
     """A loader, none of whose threads meets the faults of the next one."""
     with cl.make_dataloader(config, dp_rank=1, dp_size=2, micro_batch_size=micro_batch_size) as loader:
         assert isinstance(loader._reader, BatchReader)
@@ -99,7 +98,7 @@ def _training(config: dict[str, Any], micro_batch_size: int) -> Iterator[Loader]
             thread.join()
 
 
-def _take(outcome: Outcome, batches: Iterator[dict[str, Any]], count: int) -> None:
+def _take(outcome, batches, count):
     try:
         for batch in islice(batches, count):
             outcome.batches.append({name: np.asarray(value).tolist() for name, value in batch.items()})
@@ -108,12 +107,12 @@ def _take(outcome: Outcome, batches: Iterator[dict[str, Any]], count: int) -> No
 
 
 @contextmanager
-def _watched(seen: Callable[[str], None] = bool) -> Iterator[Outcome]:
+def _watched(seen=bool):
     """Nothing sleeps; what is opened and logged is noted."""
     outcome = Outcome()
 
     class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
+        def emit(self, record):
             outcome.log.append(record.getMessage())
             seen(record.getMessage())
 

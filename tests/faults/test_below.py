@@ -6,11 +6,9 @@ import multiprocessing
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,8 +17,8 @@ from conceptloader.storage import reads as io
 from conceptloader.testing import random_documents, write_dataset
 from tests.corpora.two_shards import write_corpus
 from tests.faults import scenarios
-from tests.faults.below import Fails, Random, Read, Remounted, Stale
-from tests.faults.scenarios import Outcome, block, train
+from tests.faults.below import Fails, Random, Remounted, Stale
+from tests.faults.scenarios import block, train
 
 FILES = ["stream.bin", "documents.bin", "concepts.index", "concepts.data", "concepts.spans"]
 PASSING = [errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EINTR]
@@ -29,13 +27,13 @@ PASSING = [errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EINTR]
 class Below:
     """Runs functions of scenarios.py in a process whose preads are ours."""
 
-    def __init__(self, executor: ProcessPoolExecutor) -> None:
-        self._executor, self._undisturbed = executor, dict[str, Outcome]()
+    def __init__(self, executor):
+        self._executor, self._undisturbed = executor, {}
 
-    def __call__(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    def __call__(self, function, *args, **options):
         return self._executor.submit(function, *args, **options).result(100)
 
-    def wanted(self, config: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
+    def wanted(self, config, **options):
         """The batches of a training without faults."""
         key = repr((config, options))
         if key not in self._undisturbed:
@@ -44,13 +42,13 @@ class Below:
 
 
 @pytest.fixture(scope="module")
-def below() -> Iterator[Below]:
+def below():
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=scenarios.preads) as executor:
         yield Below(executor)
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     path = tmp_path_factory.mktemp("data")
     write_corpus(path / "spans")
     write_corpus(path / "dense", "dense")
@@ -58,7 +56,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def make_config(path: Path, layout: str = "padded", **loader: Any) -> dict[str, Any]:
+def make_config(path, layout="padded", **loader):
     return {
         "seq_len": 16,
         "datasets": {"a": {"path": str(path)}},
@@ -69,7 +67,7 @@ def make_config(path: Path, layout: str = "padded", **loader: Any) -> dict[str, 
 
 
 @pytest.fixture(params=["spans, padded", "dense, ragged", "shared labels"])
-def config(request: pytest.FixtureRequest, data: Path) -> dict[str, Any]:
+def config(request, data):
     if request.param == "shared labels":
         config = make_config(data / "spans", "ragged", num_threads=3, prefetch_batches=4)
         config["outputs"]["shared_labels"] = True
@@ -79,9 +77,7 @@ def config(request: pytest.FixtureRequest, data: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("prefetch", [0, 4])
-def test_the_reads_are_those_of_the_kernels_and_a_wrong_byte_is_noticed(
-    below: Below, data: Path, prefetch: int
-) -> None:
+def test_the_reads_are_those_of_the_kernels_and_a_wrong_byte_is_noticed(below, data, prefetch):
     config = make_config(data / "spans", prefetch_batches=prefetch)
     right, wrong = below(train, config), below(train, config, damage=True)
     assert right.reads > 30
@@ -91,7 +87,7 @@ def test_the_reads_are_those_of_the_kernels_and_a_wrong_byte_is_noticed(
 
 
 @pytest.mark.parametrize("code", [errno.ENOTCONN, errno.ESTALE], ids=errno.errorcode.get)
-def test_a_remount_heals(below: Below, tmp_path: Path, code: int) -> None:
+def test_a_remount_heals(below, tmp_path, code):
     config = make_config(write_corpus(tmp_path / "ds"), prefetch_batches=0)
     wanted = below.wanted(config, steps=12)
     found = below(train, config, [partial(Remounted, tmp_path / "ds", code)], steps=12, undisturbed=2)
@@ -100,9 +96,7 @@ def test_a_remount_heals(below: Below, tmp_path: Path, code: int) -> None:
 
 
 @pytest.mark.parametrize(("seq_len", "micro_batch_size"), [(16, 40), (1100, 1)], ids=["samples", "shards of a sample"])
-def test_a_batch_of_more_stale_shards_than_attempts(
-    below: Below, data: Path, seq_len: int, micro_batch_size: int
-) -> None:
+def test_a_batch_of_more_stale_shards_than_attempts(below, data, seq_len, micro_batch_size):
     """After a restart of the server the handles of each shard fail once, and each of them passes."""
     config = {**make_config(data / "shards", prefetch_batches=0), "seq_len": seq_len}
     found = below(train, config, [Stale], undisturbed=2, micro_batch_size=micro_batch_size)
@@ -112,7 +106,7 @@ def test_a_batch_of_more_stale_shards_than_attempts(
 
 
 @pytest.mark.parametrize(("file", "prefetch"), list(zip(FILES, [0, 4, 0, 4, 0], strict=True)))
-def test_a_fault_that_stays_is_an_error_that_says_where(below: Below, data: Path, file: str, prefetch: int) -> None:
+def test_a_fault_that_stays_is_an_error_that_says_where(below, data, file, prefetch):
     config = make_config(data / "spans", prefetch_batches=prefetch, num_threads=1)
     found, wanted = below(train, config, [partial(Fails, errno.EIO, None, f"00001.{file}")]), below.wanted(config)
     assert found.errno == errno.EIO
@@ -124,7 +118,7 @@ def test_a_fault_that_stays_is_an_error_that_says_where(below: Below, data: Path
     check_end(found, wanted, config)
 
 
-def check_end(found: Outcome, wanted: list[dict[str, Any]], config: dict[str, Any]) -> None:
+def check_end(found, wanted, config):
     """The batches before the error are right, and its sample is one of the next batch."""
     assert found.batches == wanted[: len(found.batches)]
     sample, read = sample_of(found.error), found.failed[0][0]
@@ -133,9 +127,7 @@ def check_end(found: Outcome, wanted: list[dict[str, Any]], config: dict[str, An
 
 
 @pytest.mark.parametrize("staying", [False, True])
-def test_random_faults_under_8_threads_never_change_a_token(
-    below: Below, config: dict[str, Any], staying: bool
-) -> None:
+def test_random_faults_under_8_threads_never_change_a_token(below, config, staying):
     """Those that stay end the training before a wrong token."""
     config["loader"] = {"num_threads": 8, "prefetch_batches": 16}
     codes = [*PASSING * 5, errno.EACCES] if staying else [*PASSING, errno.EINTR]
@@ -155,7 +147,7 @@ SLOW = [(0, 2), (4, 2), (1, 1)]
 
 
 @pytest.mark.parametrize(("file", "how"), [*zip(["stream.bin", "concepts.data", "documents.bin"], SLOW, strict=True)])
-def test_a_slow_read_is_logged(below: Below, data: Path, file: str, how: tuple[int, int]) -> None:
+def test_a_slow_read_is_logged(below, data, file, how):
     config = make_config(data / "spans", prefetch_batches=how[0], num_threads=how[1], warn_after_s=0.1, timeout_s=10)
     wanted = below.wanted(config)
     found, read = below(block, config, file, 5, steps=6, until_logged=True)
@@ -168,7 +160,7 @@ def test_a_slow_read_is_logged(below: Below, data: Path, file: str, how: tuple[i
 
 
 @pytest.mark.parametrize(("prefetch", "threads"), SLOW)
-def test_a_read_that_stays_away_is_ended(below: Below, data: Path, prefetch: int, threads: int) -> None:
+def test_a_read_that_stays_away_is_ended(below, data, prefetch, threads):
     config = make_config(data / "spans", prefetch_batches=prefetch, num_threads=threads, warn_after_s=0.2, timeout_s=1)
     found, read = below(block, config, "stream.bin", 5, steps=6, until_logged=False)
     assert found.errno == errno.ETIMEDOUT
@@ -195,9 +187,9 @@ for batch in cl.make_dataloader(json.loads(sys.argv[1]), micro_batch_size=4):
 """
 
 
-def test_an_interrupt_waits_for_no_read(checkout: Path, data: Path) -> None:
+def test_an_interrupt_waits_for_no_read(checkout, data):
     configs = [json.dumps(make_config(data / "spans", prefetch_batches=prefetch)) for prefetch in (0, 4)]
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": checkout}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": checkout}
     processes = [subprocess.Popen([sys.executable, "-c", BLOCKED, config], **pipes) for config in configs]
     for process in processes:
         with process:
@@ -209,11 +201,11 @@ def test_an_interrupt_waits_for_no_read(checkout: Path, data: Path) -> None:
         assert process.returncode == -signal.SIGINT
 
 
-def sample_of(message: str) -> int:
+def sample_of(message):
     return int(message.partition("sample ")[2].partition(",")[0])
 
 
-def covers(config: dict[str, Any], sample: int, read: Read) -> bool:
+def covers(config, sample, read):
     """Whether a sample's tokens are what these bytes of a stream of 2 bytes a token hold."""
     blend = cl.open_blend(cl.load_config(config))
     (dataset,) = blend.datasets.values()

@@ -2,16 +2,12 @@
 
 import os
 import pickle
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import conceptloader as cl
 from conceptloader.errors import FormatError
-from conceptloader.loader.torch.loader import Loader
 from conceptloader.storage.sample import sample_places
 from tests.raises import raises
 
@@ -20,13 +16,13 @@ TOKENS = 40_000  # of a shard: 80 kB, of which 32 KiB are its sample
 SHARD_1 = TOKENS // SEQ_LEN + 10  # a sample of it
 
 
-def unsampled(size: int) -> int:
+def unsampled(size):
     """A byte that is in no sample."""
     places = [range(at, at + count) for at, count in sample_places(size)]
     return next(at for at in range(0, size, 2) if not any(at in place for place in places))
 
 
-def write(path: Path, seed: int = 0, other: bool = False) -> Path:
+def write(path, seed=0, other=False):
     """Datasets of any seed have files of equal sizes. other: one token of shard 1 is another, in no sample."""
     tracks = {"concepts": cl.writing.TrackOptions(encoding="spans")}
     build = cl.writing.create_writer(path, cl.writing.BuildOptions(token_type="u2", tracks=tracks), plan=[0, 1])
@@ -44,11 +40,11 @@ def write(path: Path, seed: int = 0, other: bool = False) -> Path:
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def data(tmp_path):
     return write(tmp_path / "ds")
 
 
-def make(data: Path, **options: Any) -> Loader:
+def make(data, **options):
     config = {
         "seq_len": SEQ_LEN,
         "order": "sequential",
@@ -60,17 +56,17 @@ def make(data: Path, **options: Any) -> Loader:
     return cl.make_dataloader(config, micro_batch_size=100)
 
 
-def read(batches: Iterable[Any], steps: int) -> list[list[int]]:
+def read(batches, steps):
     iterator = iter(batches)
     return [next(iterator)["input_ids"].flatten().tolist() for _ in range(steps)]
 
 
-def read_samples(loader: Loader, first: int) -> list[list[int]]:
+def read_samples(loader, first):
     """Eight samples that the loader would reach later."""
     return np.asarray(loader._reader.read(np.arange(first, first + 8, dtype=np.uint64))["input_ids"]).tolist()
 
 
-def replace(file: Path, data: bytes) -> None:
+def replace(file, data):
     """By a file of the same time, as a copy that keeps times does."""
     times = file.stat()
     new = file.with_suffix(".new")
@@ -81,7 +77,7 @@ def replace(file: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", ["stream.bin", "documents.bin", "concepts.spans", "concepts.data"])
-def test_a_file_replaced_before_its_first_opening_is_never_read(data: Path, tmp_path: Path, kind: str) -> None:
+def test_a_file_replaced_before_its_first_opening_is_never_read(data, tmp_path, kind):
     wanted = read(make(data), 4)
     loader = make(data)
     assert read(loader, 2) == wanted[:2]
@@ -97,14 +93,14 @@ def test_a_file_replaced_before_its_first_opening_is_never_read(data: Path, tmp_
     assert problem.file == str(file)
 
 
-def test_the_check_can_be_switched_off(data: Path) -> None:
+def test_the_check_can_be_switched_off(data):
     file = data / "00000.stream.bin"
     replace(file, bytes(file.stat().st_size))
     loader = make(data, verify_files=False)
     assert read(loader, 1) == [[0] * 1600]
 
 
-def rebuild(data: Path, changed: bool = True) -> None:
+def rebuild(data, changed=True):
     """The dataset in place, with one other token in shard 1 where no sample looks."""
     new = data.parent / "new"
     write(new, other=changed)
@@ -112,7 +108,7 @@ def rebuild(data: Path, changed: bool = True) -> None:
         os.replace(file, data / file.name)
 
 
-def test_a_dataset_rebuilt_in_place_is_never_mixed_with_what_it_was(data: Path) -> None:
+def test_a_dataset_rebuilt_in_place_is_never_mixed_with_what_it_was(data):
     loader = make(data)
     read(loader, 2)
     sizes = {file.name: file.stat().st_size for file in data.iterdir()}
@@ -127,14 +123,14 @@ def test_a_dataset_rebuilt_in_place_is_never_mixed_with_what_it_was(data: Path) 
         read_samples(loader, SHARD_1)
 
 
-def write_over(data: Path, *names: str) -> None:
+def write_over(data, *names):
     """Files by those of another build, as `cp` does it: open descriptors show the new content."""
     write(data.parent / "other", other=True)
     for name in names:
         (data / name).write_bytes((data.parent / "other" / name).read_bytes())
 
 
-def close_all(loader: Loader) -> None:
+def close_all(loader):
     """As for the sake of other files."""
     files = loader._reader._files
     for row in range(len(files.files)):
@@ -142,7 +138,7 @@ def close_all(loader: Loader) -> None:
 
 
 @pytest.mark.parametrize("name", ["stream.bin", "documents.bin", "concepts.data", "concepts.spans"])
-def test_an_open_file_that_is_written_over(data: Path, name: str) -> None:
+def test_an_open_file_that_is_written_over(data, name):
     """It is noticed when the file is opened again."""
     loader = make(data)
     read_samples(loader, SHARD_1)
@@ -153,7 +149,7 @@ def test_an_open_file_that_is_written_over(data: Path, name: str) -> None:
             read_samples(loader, SHARD_1)
 
 
-def test_a_file_of_other_content_is_refused_when_it_is_opened_again(data: Path) -> None:
+def test_a_file_of_other_content_is_refused_when_it_is_opened_again(data):
     """Of equal size and time. One of equal content is read on, as of a file system that is mounted again."""
     loader, file = make(data), data / "00001.stream.bin"
     wanted = read_samples(loader, SHARD_1)
@@ -167,14 +163,14 @@ def test_a_file_of_other_content_is_refused_when_it_is_opened_again(data: Path) 
         read_samples(loader, SHARD_1)
 
 
-def test_the_same_dataset_put_in_place_again_is_read_on(data: Path) -> None:
+def test_the_same_dataset_put_in_place_again_is_read_on(data):
     wanted = read(make(data), 30)
     loader = make(data)
     rebuild(data, changed=False)
     assert read(loader, 30) == wanted
 
 
-def test_a_dataset_rebuilt_before_it_is_unpickled_is_refused(data: Path) -> None:
+def test_a_dataset_rebuilt_before_it_is_unpickled_is_refused(data):
     ds = cl.open_dataset(data)
     copy = pickle.dumps(ds)
     assert pickle.loads(copy).stream_fingerprint == ds.stream_fingerprint
@@ -183,7 +179,7 @@ def test_a_dataset_rebuilt_before_it_is_unpickled_is_refused(data: Path) -> None
         pickle.loads(copy)
 
 
-def derive(how: str, data: Path, out: Path) -> Path:
+def derive(how, data, out):
     """A dataset that refers to the files of `data`, and of another one after those if it is joined."""
     if how == "joined":
         cl.concat([data, write(out.parent / "other", seed=5)], out)
@@ -195,7 +191,7 @@ def derive(how: str, data: Path, out: Path) -> Path:
 
 
 @pytest.mark.parametrize("how", ["joined", "annotated"])
-def test_a_source_rebuilt_in_place_while_in_use(data: Path, tmp_path: Path, how: str) -> None:
+def test_a_source_rebuilt_in_place_while_in_use(data, tmp_path, how):
     """Nor can what was made of it be opened after that; nor is it needed, beyond its files."""
     derived = derive(how, data, tmp_path / "derived")
     wanted = cl.open_dataset(derived).tokens(0, 2 * TOKENS).tolist()

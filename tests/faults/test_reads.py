@@ -3,8 +3,6 @@
 import errno
 import logging
 import os
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +11,12 @@ import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, ReadError
 from conceptloader.storage import reads as io
 from tests.corpora.two_shards import write_corpus
-from tests.faults.disk import FaultyDisk
 from tests.raises import raises
 
 PASSING = [errno.EINTR, errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT]
 
 
-def everything(ds: cl.Dataset) -> list[Any]:
+def everything(ds):
     """All that a dataset holds, in a form that can be compared."""
     sample = ds.read(0, ds.num_tokens, sorted(ds.tracks), documents=True)
     spans = sample["concepts"]
@@ -27,15 +24,13 @@ def everything(ds: cl.Dataset) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def wanted(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def wanted(tmp_path_factory):
     """What is read without faults."""
     return everything(cl.open_dataset(write_corpus(tmp_path_factory.mktemp("undisturbed") / "ds")))
 
 
 @pytest.mark.parametrize(("code", "times"), [*zip(PASSING, (1, 2, 3, 4, 5), strict=True), (errno.EIO, 7)])
-def test_a_fault_that_passes_costs_time_and_nothing_else(
-    corpus: Path, wanted: list[Any], disk: FaultyDisk, code: int, times: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_fault_that_passes_costs_time_and_nothing_else(corpus, wanted, disk, code, times, caplog):
     ds = cl.open_dataset(corpus)
     disk.fail(code, times, "stream.bin")
     with caplog.at_level(logging.WARNING):
@@ -47,7 +42,7 @@ def test_a_fault_that_passes_costs_time_and_nothing_else(
     assert len(caplog.records) == 1 + (times > 1)
 
 
-def test_a_fault_that_stays_is_an_error_naming_file_and_offset(corpus: Path, disk: FaultyDisk) -> None:
+def test_a_fault_that_stays_is_an_error_naming_file_and_offset(corpus, disk):
     ds = cl.open_dataset(corpus)
     ds.tokens(ds.shard_starts[1], ds.shard_starts[1] + 1)  # the file is open, and has been looked at
     disk.fail(errno.EIO, None, "00001.stream.bin")
@@ -57,7 +52,7 @@ def test_a_fault_that_stays_is_an_error_naming_file_and_offset(corpus: Path, dis
     assert disk.waited == list(io.BACKOFF_S)
 
 
-def test_what_cannot_pass_is_not_retried(corpus: Path, disk: FaultyDisk) -> None:
+def test_what_cannot_pass_is_not_retried(corpus, disk):
     ds = cl.open_dataset(corpus)
     for code in (errno.EACCES, errno.EISDIR, errno.EBADF):
         disk.read_faults.clear()
@@ -67,24 +62,24 @@ def test_what_cannot_pass_is_not_retried(corpus: Path, disk: FaultyDisk) -> None
     assert disk.waited == []
 
 
-def test_out_of_descriptors_the_idle_ones_make_room(corpus: Path, disk: FaultyDisk) -> None:
+def test_out_of_descriptors_the_idle_ones_make_room(corpus, disk):
     ds, idle = (cl.open_dataset(corpus) for _ in range(2))
     wanted = everything(ds)
     assert everything(idle) == wanted
-    ds.files.source.table.close(str(corpus / "00000.concepts.data"))  # type: ignore[attr-defined]
+    ds.files.source.table.close(str(corpus / "00000.concepts.data"))
     disk.open_faults = [OSError(errno.EMFILE, "Too many open files")]
     assert everything(ds) == wanted
-    assert not idle.files.source.table.descriptors  # type: ignore[attr-defined]
-    ds.files.source.table.close(str(corpus / "00000.concepts.data"))  # type: ignore[attr-defined]
+    assert not idle.files.source.table.descriptors
+    ds.files.source.table.close(str(corpus / "00000.concepts.data"))
     disk.open_faults = [OSError(errno.EMFILE, "Too many open files")] * 2
     with raises(ReadError, found="Too many open files", fix="raise the limit of open files"):  # and no advice to look
         everything(ds)
 
 
-def test_random_faults_never_change_what_is_read(corpus: Path, wanted: list[Any], disk: FaultyDisk) -> None:
+def test_random_faults_never_change_what_is_read(corpus, wanted, disk):
     rng = np.random.default_rng(0)
 
-    def fault(descriptor: int, size: int, offset: int) -> bytes | None:
+    def fault(descriptor, size, offset):
         dice = rng.random()
         if dice < 0.25:
             code = int(rng.choice([*PASSING, errno.EACCES], p=[0.19] * 5 + [0.05]))

@@ -4,22 +4,18 @@ import errno
 import os
 import re
 import threading
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError, ReadError
-from conceptloader.loader.torch.loader import Loader
 from conceptloader.storage import reads as io
-from tests.faults.disk import FaultyDisk
 
 STEPS = 6
 
 
-def make(corpus: Path, **options: Any) -> Loader:
+def make(corpus, **options):
     config = {
         "seq_len": 16,
         "datasets": {"a": {"path": str(corpus)}},
@@ -29,15 +25,13 @@ def make(corpus: Path, **options: Any) -> Loader:
     return cl.make_dataloader(config, dp_rank=1, dp_size=2, micro_batch_size=4)
 
 
-def batches(loader: Loader, count: int) -> list[dict[str, Any]]:
+def batches(loader, count):
     iterator = iter(loader)
     return [{name: np.asarray(value).tolist() for name, value in next(iterator).items()} for _ in range(count)]
 
 
 @pytest.mark.parametrize("change", ["truncate", "delete", "replace"])
-def test_a_file_that_changes_is_an_error_or_the_same_data(
-    corpus: Path, change: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changes_is_an_error_or_the_same_data(corpus, change, monkeypatch):
     """Never other tokens: either what was planned, read from the file as it was, or an error."""
     monkeypatch.setattr(io, "sleep", lambda seconds: None)
     wanted = batches(make(corpus), STEPS)
@@ -70,9 +64,7 @@ def test_a_file_that_changes_is_an_error_or_the_same_data(
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_slow_openings_are_warned_about_and_limited(
-    corpus: Path, prefetch: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_slow_openings_are_warned_about_and_limited(corpus, prefetch, monkeypatch, caplog):
     wanted = batches(make(corpus), 2)  # nothing has to be compiled any more
     loader = make(corpus, prefetch_batches=prefetch, warn_after_s=0.1, timeout_s=1)
     release = threading.Event()
@@ -85,7 +77,7 @@ def test_slow_openings_are_warned_about_and_limited(
     assert batches(loader, 2) == wanted
 
 
-def test_files_that_cannot_be_opened_name_file_rank_and_sample(corpus: Path, disk: FaultyDisk) -> None:
+def test_files_that_cannot_be_opened_name_file_rank_and_sample(corpus, disk):
     wanted = batches(make(corpus), 1)
     loader = make(corpus)
     disk.open_faults = [OSError(errno.ESTALE, "Stale file handle")] * 2
@@ -99,7 +91,7 @@ def test_files_that_cannot_be_opened_name_file_rank_and_sample(corpus: Path, dis
         assert part in str(raised.value)
 
 
-def test_quarantined_damage_trains_with_loss_mask_0(corpus: Path) -> None:
+def test_quarantined_damage_trains_with_loss_mask_0(corpus):
     """What verify finds goes into the list, and then every rank leaves it out in the same way."""
     file = corpus / "00001.stream.bin"
     data = bytearray(file.read_bytes())

@@ -9,7 +9,6 @@ import struct
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import xxhash
@@ -19,7 +18,7 @@ from conceptloader.format.tools import concat
 from conceptloader.format.write import finalize
 from tests import archives
 from tests.format.spec_reader import SpecReader
-from tests.oracle.data import Data, Span, read
+from tests.oracle.data import Span, read
 
 ARCHIVE = Path(__file__).with_name("golden.tar.xz")
 MEMBERS = ("stream", "dense", "chat", "joined")
@@ -28,7 +27,7 @@ COLUMNS = "columns"  # and these
 CONCEPTS = ["noun", "verb", "name", "number"]
 
 
-def documents() -> list[dict[str, Any]]:
+def documents():
     """Two shards' worth: gaps, an empty document, adjacent spans, a shared record, ids with and without ASCII."""
     return [
         {
@@ -46,7 +45,7 @@ def documents() -> list[dict[str, Any]]:
     ]
 
 
-def write(path: Path, mode: str, encoding: str, vocab_size: int) -> None:
+def write(path, mode, encoding, vocab_size):
     tracks = {
         "concepts": cl.writing.TrackOptions(vocabulary=CONCEPTS, encoding=encoding),
         "quality": cl.writing.TrackOptions(codec="numpy", parameters={"dtype": "f4"}, encoding=encoding),
@@ -74,7 +73,7 @@ def write(path: Path, mode: str, encoding: str, vocab_size: int) -> None:
     cl.writing.finalize(path)
 
 
-def write_scored(path: Path) -> None:
+def write_scored(path):
     """Ids of 2 and of 4 bytes, scores of both types, groups, details."""
     tracks = {
         "kinds": cl.writing.TrackOptions(
@@ -96,7 +95,7 @@ def write_scored(path: Path) -> None:
     cl.writing.finalize(path)
 
 
-def write_columns(path: Path) -> None:
+def write_columns(path):
     """Columns of a dataset of 18, 0 and 7 tokens, byte by byte, by nothing of the package.
 
     `ids` has two u2 for each token but three of shard 0, and nothing in shard 1. `halves` has a bf16 for the tokens of
@@ -154,7 +153,7 @@ def write_columns(path: Path) -> None:
         (path / f"{name}.column.json").write_text(text + checksum)
 
 
-def write_all(root: Path) -> None:
+def write_all(root):
     """The manifest names the writer; golden bytes must not change with every release."""
     golden = [mock.patch.object(module, "CREATED_BY", "conceptloader golden") for module in (finalize, concat)]
     with golden[0], golden[1]:
@@ -167,13 +166,13 @@ def write_all(root: Path) -> None:
         write_columns(root / COLUMNS)
 
 
-def sums(root: Path) -> dict[str, str]:
+def sums(root):
     """SHA-256 of every file of the golden datasets."""
     files = sorted(file for member in (*MEMBERS, SCORED, COLUMNS) for file in (root / member).iterdir())
     return {str(file.relative_to(root)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def facts(root: Path) -> dict[str, Any]:
+def facts(root):
     opened = {member: cl.open_dataset(root / member) for member in (*MEMBERS, SCORED, COLUMNS)}
     return {
         "sha256": sums(root),
@@ -182,18 +181,18 @@ def facts(root: Path) -> dict[str, Any]:
     }
 
 
-def golden() -> Path:
+def golden():
     """The golden datasets, to be read only."""
     return archives.unpacked(ARCHIVE)
 
 
 @cache
-def recorded() -> Any:
+def recorded():
     """The `facts` that were written beside them."""
     return json.loads((golden() / "facts.json").read_text())
 
 
-def everything() -> dict[str, bytes]:
+def everything():
     """The files of the archive, made now."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -206,7 +205,7 @@ if __name__ == "__main__":
     archives.write(ARCHIVE, everything())
 
 
-def documents_in(data: Data, start: int, stop: int) -> list[tuple[int, int]]:
+def documents_in(data, start, stop):
     """(first token, number) of the documents that hold these tokens; (start of the shard, -1) where none is known."""
     found = []
     for token in range(start, stop):
@@ -216,7 +215,7 @@ def documents_in(data: Data, start: int, stop: int) -> list[tuple[int, int]]:
     return list(dict.fromkeys(found))
 
 
-def compare(path: Path, ranges: list[tuple[int, int]]) -> None:
+def compare(path, ranges):
     """Our reader, and those written from the pages, say the same."""
     ours, theirs, data = cl.open_dataset(path), SpecReader(path), read(path)
     assert ours.num_tokens == theirs.starts[-1] == len(data.tokens)

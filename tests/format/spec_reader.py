@@ -8,7 +8,6 @@ import json
 import os
 import struct
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
@@ -17,25 +16,24 @@ class Refused(Exception):
     """The dataset is none that a reader may read."""
 
 
-def require(condition: object, what: object) -> None:
+def require(condition, what):
     if not condition:
         raise Refused(what)
 
 
-def sealed(path: Path) -> dict[str, Any]:
+def sealed(path):
     """Sealed JSON: the seal is checked, repeated keys are refused."""
     data = path.read_bytes()
     head, tail = data[:-36], data[-36:]
     checksum = f"{xxhash.xxh3_64_intdigest(head):016x}".encode("ascii")
     require(data.isascii() and tail == b',\n "checksum": "' + checksum + b'"\n}\n', f"{path}: broken seal")
 
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def unique(pairs):
         value = dict(pairs)
         require(len(value) == len(pairs), f"{path}: repeated keys among {[key for key, _ in pairs]}")
         return value
 
-    value: dict[str, Any] = json.loads(data, object_pairs_hook=unique)
-    return value
+    return json.loads(data, object_pairs_hook=unique)
 
 
 MANIFEST = (
@@ -44,7 +42,7 @@ MANIFEST = (
 SHARDS = "path tokens documents layout offset token_checksum tracks files"
 
 
-def keys(value: Any, mandatory: str, others: str = "") -> None:
+def keys(value, mandatory, others=""):
     """The keys that the page has, none missing, none unknown; those that are not mandatory become null."""
     require(isinstance(value, dict), f"{value!r} is no object")
     known = {*mandatory.split(), *others.split()}
@@ -54,7 +52,7 @@ def keys(value: Any, mandatory: str, others: str = "") -> None:
         value.setdefault(key, None)
 
 
-def check_keys(manifest: dict[str, Any]) -> None:
+def check_keys(manifest):
     """The tables of keys, through the whole manifest."""
     require(manifest.get("format") == "conceptstream" and manifest.get("version") == 1, "another format or version")
     keys(manifest, MANIFEST, "tokenizer extra")
@@ -92,7 +90,7 @@ def check_keys(manifest: dict[str, Any]) -> None:
 
 
 class SpecReader:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.root = path
         self.manifest = sealed(path / "manifest.json")
         check_keys(self.manifest)
@@ -105,7 +103,7 @@ class SpecReader:
 
     # Files
 
-    def check_sizes(self) -> None:
+    def check_sizes(self):
         """Sizes agree with the numbers."""
         shards = self.shards
         require(self.starts[-1] == self.manifest["num_tokens"] > 0, "num_tokens")
@@ -130,20 +128,20 @@ class SpecReader:
                 spans = 12 * entries + table if encoding == "spans" else None
                 require(size.get(f"{name}.spans") == spans, f"{name}.spans of {shard}")
 
-    def path(self, kind: str, shard: int) -> Path:
+    def path(self, kind, shard):
         other = self.shards["files"][kind]["path"][shard]
         return self.allowed(other or f"{self.shards['path'][shard]}.{kind}")
 
-    def allowed(self, name: str) -> Path:
+    def allowed(self, name):
         """A path of the manifest, which must lie in the directory that holds the dataset's, links followed."""
         path = Path(os.path.normpath(self.root / name))
         require(path.resolve().is_relative_to(self.root.parent.resolve()), f"{path} is outside")
         return path
 
-    def has(self, kind: str, shard: int) -> bool:
+    def has(self, kind, shard):
         return kind in self.shards["files"] and self.shards["files"][kind]["size"][shard] is not None
 
-    def read(self, kind: str, shard: int, offset: int, size: int) -> bytes:
+    def read(self, kind, shard, offset, size):
         path = self.path(kind, shard)
         found, foreign = path.stat(), self.shards["foreign"][shard]
         require(found.st_size == self.shards["files"][kind]["size"][shard], f"{path}: {found.st_size} bytes")
@@ -155,7 +153,7 @@ class SpecReader:
         require(len(data) == size, f"{path}: short read")
         return data
 
-    def check_files(self) -> int:
+    def check_files(self):
         """Compares all checksums. Returns: how many files there are."""
         count = 0
         for kind, column in self.shards["files"].items():
@@ -179,15 +177,15 @@ class SpecReader:
                     count += 1
         return count
 
-    def groups(self, track: str) -> list[str]:
+    def groups(self, track):
         """Of each concept."""
         return [name for name, n in self.manifest["tracks"][track]["vocabulary"]["groups"] for _ in range(n)]
 
-    def details(self, track: str) -> list[Any]:
+    def details(self, track):
         path = self.allowed(self.manifest["tracks"][track]["vocabulary"]["details"]["path"])
         return [json.loads(line) for line in path.read_text().splitlines()]
 
-    def check_samples(self) -> int:
+    def check_samples(self):
         """Compares all sample checksums. Returns: how many there are."""
         count = 0
         for kind, column in self.shards["files"].items():
@@ -198,12 +196,12 @@ class SpecReader:
                     count += 1
         return count
 
-    def external_id(self, shard: int, document: int) -> str:
+    def external_id(self, shard, document):
         begin, end = struct.unpack("<2Q", self.read("documents.ids", shard, 8 * document, 16))
         base = 8 * (self.shards["documents"][shard] + 1)
         return self.read("documents.ids", shard, base + begin, end - begin).decode("utf-8")
 
-    def find(self, name: str) -> list[int]:
+    def find(self, name):
         """Numbers of the documents with this id."""
         wanted, result, before = xxhash.xxh3_64_intdigest(name.encode("utf-8")), [], 0
         for shard, count in enumerate(self.shards["documents"]):
@@ -218,7 +216,7 @@ class SpecReader:
 
     # Fingerprints
 
-    def stream_fingerprint(self) -> str:
+    def stream_fingerprint(self):
         document_mode = self.manifest["mode"] == "document"
         streams = []
         for shard, tokens in enumerate(self.shards["tokens"]):
@@ -234,7 +232,7 @@ class SpecReader:
         )
         return fingerprint(["conceptstream", 1, document_mode, streams, borders])
 
-    def tracks_fingerprint(self) -> str:
+    def tracks_fingerprint(self):
         tracks = {}
         for name, track in self.manifest["tracks"].items():
             concepts = entry = track["vocabulary"]
@@ -249,7 +247,7 @@ class SpecReader:
         return fingerprint(["conceptstream", 1, tracks, files])
 
 
-def sample_checksum(data: bytes) -> str:
+def sample_checksum(data):
     """Sample checksums."""
     if len(data) > 32768:
         m, pieces = len(data) // 4096 - 2, [data[:4096]]
@@ -261,7 +259,7 @@ def sample_checksum(data: bytes) -> str:
     return f"{xxhash.xxh3_64_intdigest(data):016x}"
 
 
-def fingerprint(value: Any) -> str:
+def fingerprint(value):
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.blake2b(text.encode("ascii"), digest_size=16).hexdigest()
 
@@ -272,7 +270,7 @@ def fingerprint(value: Any) -> str:
 class SpecColumn:
     """A column of a dataset."""
 
-    def __init__(self, dataset: SpecReader, name: str) -> None:
+    def __init__(self, dataset, name):
         self.dataset, self.name = dataset, name
         self.said = sealed(dataset.root / f"{name}.column.json")
         self.said.setdefault("shape", [])
@@ -287,7 +285,7 @@ class SpecColumn:
             keys(self.holes, "tokens starts size checksum sample", "path")
             self.holes["path"] = self.holes["path"] or nothing
 
-    def check_files(self) -> int:
+    def check_files(self):
         """Compares sizes, checksums and samples. Returns: how many files there are."""
         count, prefixes = 0, self.dataset.shards["path"]
         for kind, column in (("column", self.files), ("holes", self.holes)):
@@ -301,8 +299,8 @@ class SpecColumn:
                     count += 1
         return count
 
-    def fingerprint(self) -> str:
-        def rows(column: dict[str, Any], offsets: list[int]) -> list[Any]:
+    def fingerprint(self):
+        def rows(column, offsets):
             known = zip(column["size"], offsets, column["checksum"], column["sample"], strict=True)
             return [None if size is None else [size, at, checksum or sample] for size, at, checksum, sample in known]
 

@@ -2,9 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,27 +10,26 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, InputError
 from conceptloader.format.spec.jsonfile import dump_json, seal
 from conceptloader.format.tools.verify import CHECKSUMS_FORMAT, verify
-from conceptloader.format.write.build import Build
 from tests.corpora.small import small_corpus
 from tests.raises import raises
 
 OPTIONS = cl.writing.BuildOptions(tracks={"concepts": cl.writing.TrackOptions(vocabulary=["a", "b"])})
 
 
-def begin(path: Path, options: cl.writing.BuildOptions = OPTIONS, shards: int = 2, **more: Any) -> Build:
+def begin(path, options=OPTIONS, shards=2, **more):
     return cl.writing.create_writer(path, options, plan=list(range(shards)), **more)
 
 
-def write_shard(build: Build, number: int) -> None:
+def write_shard(build, number):
     with build.shard(number) as writer:
         writer.add_document([number, 1, 2], spans={"concepts": [(0, 2, [number])]}, id=f"d{number}")
 
 
-def contents(path: Path) -> dict[str, bytes]:
+def contents(path):
     return {file.name: file.read_bytes() for file in sorted(path.iterdir())}
 
 
-def test_a_writer_that_is_left_alone_shows_nothing_but_temporary_files(tmp_path: Path) -> None:
+def test_a_writer_that_is_left_alone_shows_nothing_but_temporary_files(tmp_path):
     """As after SIGKILL: the shard does not count, a restart writes it, finalize clears up."""
     build = begin(tmp_path / "ds", shards=1)
     build.shard(0).add_document([9])
@@ -47,7 +44,7 @@ def test_a_writer_that_is_left_alone_shows_nothing_but_temporary_files(tmp_path:
     assert cl.open_dataset(build.path).num_tokens == 3
 
 
-def test_a_finished_shard_is_not_written_again(tmp_path: Path) -> None:
+def test_a_finished_shard_is_not_written_again(tmp_path):
     build = begin(tmp_path / "ds")
     write_shard(build, 0)
     before = contents(tmp_path / "ds")
@@ -75,7 +72,7 @@ def test_a_finished_shard_is_not_written_again(tmp_path: Path) -> None:
         ({"shards": 3}, "found a build of another plan"),
     ],
 )
-def test_a_build_with_other_options_is_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+def test_a_build_with_other_options_is_refused(tmp_path, changed, message):
     write_shard(begin(tmp_path / "ds"), 0)
     before = contents(tmp_path / "ds")
     with pytest.raises(ConfigError, match=message):
@@ -83,14 +80,14 @@ def test_a_build_with_other_options_is_refused(tmp_path: Path, changed: dict[str
     assert contents(tmp_path / "ds") == before
 
 
-def test_other_things_in_the_directory_are_left_alone(tmp_path: Path) -> None:
+def test_other_things_in_the_directory_are_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with raises(ConfigError, found="files but no build.json"):
         begin(tmp_path)
     assert contents(tmp_path) == {"thesis.tex": b"years of work"}
 
 
-def test_a_complete_dataset_is_left_alone(tmp_path: Path) -> None:
+def test_a_complete_dataset_is_left_alone(tmp_path):
     small_corpus().write(tmp_path / "ds", "spans")
     before = contents(tmp_path / "ds")
     with raises(ConfigError, found="a complete dataset"):
@@ -100,30 +97,30 @@ def test_a_complete_dataset_is_left_alone(tmp_path: Path) -> None:
     assert contents(tmp_path / "ds") == before
 
 
-def add(build: Build, name: str, data: bytes) -> None:
+def add(build, name, data):
     with Path(build.path, name).open("ab") as file:
         file.write(data)
 
 
-def replace(build: Build, name: str, old: bytes, new: bytes) -> None:
+def replace(build, name, old, new):
     file = Path(build.path, name)
     assert old in file.read_bytes()
     file.write_bytes(file.read_bytes().replace(old, new))
 
 
-def shard_of_another_build(build: Build) -> None:
+def shard_of_another_build(build):
     other = begin(Path(build.path).parent / "other", inputs=["x"])
     write_shard(other, 1)
     for file in Path(other.path).glob("00001.*"):
         shutil.copy(file, build.path)
 
 
-def another_shard(build: Build) -> None:
+def another_shard(build):
     for file in Path(build.path).glob("00001.*"):
         shutil.copy(file, file.with_name("00000" + file.name[5:]))
 
 
-UNPLANNED: list[tuple[Callable[[Build], object], str, str]] = [
+UNPLANNED = [
     (lambda build: Path(build.path, "00001.shard.json").unlink(), "", "1 of 2 shards missing (1)"),
     (lambda build: add(build, "00002.stream.bin", b""), "", "00002.stream.bin (1 in all)"),
     (shard_of_another_build, "00001.shard.json: options_hash", ""),
@@ -137,9 +134,7 @@ UNPLANNED: list[tuple[Callable[[Build], object], str, str]] = [
 
 
 @pytest.mark.parametrize(("change", "where", "found"), UNPLANNED)
-def test_what_was_not_planned_is_not_finalized(
-    tmp_path: Path, change: Callable[[Build], object], where: str, found: str
-) -> None:
+def test_what_was_not_planned_is_not_finalized(tmp_path, change, where, found):
     build = begin(tmp_path / "ds")
     for number in range(2):
         write_shard(build, number)
@@ -150,14 +145,14 @@ def test_what_was_not_planned_is_not_finalized(
     assert contents(Path(build.path)) == before
 
 
-def test_planned_shards_only(tmp_path: Path) -> None:
+def test_planned_shards_only(tmp_path):
     build = begin(tmp_path / "ds")
     for number in (-1, 2):
         with pytest.raises(ConfigError, match=rf"found shard {number}, expected a number from 0 to 1, as planned"):
             build.shard(number)
 
 
-def test_an_interrupted_creation_is_completed(tmp_path: Path) -> None:
+def test_an_interrupted_creation_is_completed(tmp_path):
     """Killed between build.json and the vocabulary: the same call goes on."""
     build = begin(tmp_path / "ds")
     Path(build.path, "concepts.vocabulary.json").unlink()
@@ -170,7 +165,7 @@ def test_an_interrupted_creation_is_completed(tmp_path: Path) -> None:
     ("vocab_size", "token_type", "written"),
     [(300, None, "u2"), (65536, None, "u2"), (65537, None, "u4"), (300, "u4", "u4"), (None, None, "u4")],
 )
-def test_the_type_of_tokens(tmp_path: Path, vocab_size: int | None, token_type: str | None, written: str) -> None:
+def test_the_type_of_tokens(tmp_path, vocab_size, token_type, written):
     tokenizer = None if vocab_size is None else cl.writing.Tokenizer(name="t", vocab_size=vocab_size)
     build = begin(tmp_path / "ds", cl.writing.BuildOptions(tokenizer=tokenizer, token_type=token_type), shards=1)
     largest = (vocab_size or 2**32) - 1
@@ -180,7 +175,7 @@ def test_the_type_of_tokens(tmp_path: Path, vocab_size: int | None, token_type: 
     assert cl.open_dataset(build.path).tokens(0, 2).tolist() == [0, largest]
 
 
-def test_builds_without_shards_or_with_unknown_codecs(tmp_path: Path) -> None:
+def test_builds_without_shards_or_with_unknown_codecs(tmp_path):
     with raises(ConfigError, "plan", "0 shards"):
         begin(tmp_path / "ds", shards=0)
     with pytest.raises(FormatError, match=r"track 'a': found codec 'mine', expected .*or one that is registered"):
@@ -188,12 +183,12 @@ def test_builds_without_shards_or_with_unknown_codecs(tmp_path: Path) -> None:
     assert not (tmp_path / "ds").exists()
 
 
-def test_files_of_another_version_are_refused(tmp_path: Path) -> None:
+def test_files_of_another_version_are_refused(tmp_path):
     """Those beside the manifest, whose own test is in test_manifest.py."""
     sums = dump_json({"format": CHECKSUMS_FORMAT, "version": 1, "files": {}})
     write_shard(begin(tmp_path, shards=1), 0)
 
-    def refuse(name: str, read: Callable[[Path], object]) -> None:
+    def refuse(name, read):
         was = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(seal(was[:-36].replace(b'"version": 1', b'"version": 2')))
         with pytest.raises(

@@ -1,8 +1,5 @@
 """What a manifest claims of its tracks takes no memory on its word alone, and cuts nothing."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -19,13 +16,13 @@ TOKENS, SPANS = 200, 50  # a span of 2 tokens every 4 tokens, with 1 to 3 concep
 
 
 @pytest.fixture(params=["dense", "spans"])
-def path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+def path(tmp_path, request):
     spans = [(at, at + 2, [7] * (at % 3 + 1)) for at in range(0, TOKENS // 2, 4)]
     shard = [(range(TOKENS // 2), {"concepts": spans})]
     return written(tmp_path / "ds", shard, shard, tracks={"concepts": {"encoding": request.param}})
 
 
-def blend(path: Path, **options: Any) -> Any:
+def blend(path, **options):
     config = {"seq_len": 100, "datasets": {"a": {"path": str(path)}}, "tracks": {"concepts": options}}
     return cl.open_blend(cl.load_config({**config, "order": "sequential"}))
 
@@ -38,9 +35,7 @@ def blend(path: Path, **options: Any) -> Any:
         ("max_items", 2, "padded", {"max_concepts": 2}, TOO_LONG),
     ],
 )
-def test_a_claim_too_small_is_an_error_not_a_cut(
-    path: Path, claim: str, value: Any, shape: str, limit: dict[str, int], said: str
-) -> None:
+def test_a_claim_too_small_is_an_error_not_a_cut(path, claim, value, shape, limit, said):
     """Also with `overflow: truncate`, unless the limit is one that somebody asked for."""
     edit(path, "tracks", "concepts", claim, value=value)
     for overflow in ("error", "truncate"):
@@ -55,11 +50,11 @@ def test_a_claim_too_small_is_an_error_not_a_cut(
         assert found["concepts_counts"].max() == 2
 
 
-def sample_bytes(path: Path) -> int:
+def sample_bytes(path):
     return batch_layout(blend(path)).carve(1).size
 
 
-def test_a_claim_too_large_takes_no_memory(path: Path) -> None:
+def test_a_claim_too_large_takes_no_memory(path):
     """Not more than the files can hold."""
     right = sample_bytes(path)
     edit(path, "tracks", "concepts", "max_spans", value=[1 << 20] * 21)
@@ -72,7 +67,7 @@ def test_a_claim_too_large_takes_no_memory(path: Path) -> None:
 @pytest.mark.parametrize(
     ("codec", "parameters"), [("concepts", {"x": 1}), ("json", {"x": 1}), ("numpy", {}), ("numpy", {"dtype": "f3"})]
 )
-def test_unknown_parameters_of_a_codec_are_an_error(path: Path, codec: str, parameters: Any) -> None:
+def test_unknown_parameters_of_a_codec_are_an_error(path, codec, parameters):
     edit(path, "tracks", "concepts", "codec", value=codec)
     edit(path, "tracks", "concepts", "parameters", value=parameters)
     where = f"{path / 'manifest.json'}: track 'concepts': codec {codec}"

@@ -1,6 +1,5 @@
 """Columns as files: what verify finds, and what becomes of them in datasets that are made of others."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,19 +19,19 @@ RNG = np.random.default_rng(49)
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def dataset(path: Path, seed: int = 0) -> cl.Dataset:
+def dataset(path, seed=0):
     write_dataset(path, random_documents(40, seed=seed), shards=3)
     return cl.open_dataset(path)
 
 
-def with_ids(path: Path, seed: int = 0, **options: Any) -> Array:
+def with_ids(path, seed=0, **options):
     """The items of a column u4[3] of a new dataset."""
     items = random_items(np.random.default_rng(seed), dataset(path, seed).num_tokens, "u4", (3,))
     add_column(path, "ids", items, **options)
     return items
 
 
-def edited(path: Path, name: str, **keys: Any) -> None:
+def edited(path, name, **keys):
     head = load_json(str(path / column_file(name)))
     (path / column_file(name)).write_bytes(dump_json({**head.value, **keys}))
 
@@ -51,7 +50,7 @@ def edited(path: Path, name: str, **keys: Any) -> None:
         ({"files": {"size": [1], "checksum": [None], "sample": [None]}}, "files.size"),
     ],
 )
-def test_a_description_that_does_not_fit_is_refused(tmp_path: Path, keys: dict[str, Any], where: str) -> None:
+def test_a_description_that_does_not_fit_is_refused(tmp_path, keys, where):
     with_ids(tmp_path / "ds")
     edited(tmp_path / "ds", "ids", **keys)
     with pytest.raises(FormatError) as error:
@@ -60,7 +59,7 @@ def test_a_description_that_does_not_fit_is_refused(tmp_path: Path, keys: dict[s
     assert [problem.file for problem in cl.verify(tmp_path / "ds")] == [str(tmp_path / "ds" / "ids.column.json")]
 
 
-def test_verify_reads_every_item(tmp_path: Path) -> None:
+def test_verify_reads_every_item(tmp_path):
     ds = dataset(tmp_path / "ds")
     items = random_items(RNG, ds.num_tokens, "f4", (2,))
     missing = RNG.random(ds.num_tokens) < 0.3
@@ -86,7 +85,7 @@ def test_verify_reads_every_item(tmp_path: Path) -> None:
     assert "item of token 5: found [" in problem.message
 
 
-def test_joined_datasets_have_the_columns_of_each(tmp_path: Path) -> None:
+def test_joined_datasets_have_the_columns_of_each(tmp_path):
     with_ids(tmp_path / "a", 0, missing=np.arange(dataset(tmp_path / "b", 0).num_tokens) % 5 == 0)
     with_ids(tmp_path / "c", 2, without=[1])
     cl.concat([tmp_path / name for name in "abc"], tmp_path / "abc")
@@ -97,7 +96,7 @@ def test_joined_datasets_have_the_columns_of_each(tmp_path: Path) -> None:
     assert found.tolist() == [*one.items.tolist(), *[[0] * 3] * len(one.known), *two.items.tolist()]
 
 
-def test_joined_columns_belong_to_the_same(tmp_path: Path) -> None:
+def test_joined_columns_belong_to_the_same(tmp_path):
     for seed, name in enumerate("ab"):
         with_ids(tmp_path / name, seed)
         edited(tmp_path / name, "ids", extra={"at": "labels", "teacher": "big", "number": seed})
@@ -108,7 +107,7 @@ def test_joined_columns_belong_to_the_same(tmp_path: Path) -> None:
         cl.concat([tmp_path / "a", tmp_path / "b"], tmp_path / "other")
 
 
-def test_an_array_of_numpy_is_read_where_it_is(tmp_path: Path) -> None:
+def test_an_array_of_numpy_is_read_where_it_is(tmp_path):
     """One file for all shards, each of which begins somewhere in it; joined, too."""
     ds = dataset(tmp_path / "ds")
     items = random_items(RNG, ds.num_tokens, "f2", (2, 3))

@@ -1,8 +1,5 @@
 """Damaged shard files met while reading: an error that names the file, never another exception, never a huge read."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 import conceptloader as cl
@@ -11,7 +8,7 @@ from tests.corpora.small import small_corpus
 
 
 @pytest.fixture(params=["dense", "spans"])
-def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[cl.Dataset]:
+def dataset(request, tmp_path):
     """The small corpus in either encoding, opened by a reader that does not look at files before it reads them: what
     is damaged where no sample looks."""
     small_corpus().write(tmp_path / "ds", request.param)
@@ -34,6 +31,6 @@ def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[cl.Datas
         (lambda ds: ds.split(0.5, 0.6), r"split: found no start of a document in \[0.5, 0.6\]"),
     ],
 )
-def test_arguments_out_of_range(dataset: cl.Dataset, call: object, message: str) -> None:
+def test_arguments_out_of_range(dataset, call, message):
     with pytest.raises(ConfigError, match=message):
         call(dataset)

@@ -1,7 +1,6 @@
 """Any dataset, written and read in every way: against brute force, against the reader of the specification, damaged."""
 
 import os
-from collections.abc import Callable
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -14,13 +13,13 @@ from conceptloader.errors import ConceptloaderError, FormatError
 from conceptloader.format.write import ladder, shard, tables
 from tests.corpora.drawn import Corpus, corpora, runs
 from tests.format.golden_build import compare
-from tests.oracle.data import Data, read
+from tests.oracle.data import read
 
 ENCODINGS = st.sampled_from(["dense", "spans", "auto"])
 MEMBERS = st.lists(st.tuples(corpora(max_shards=3), ENCODINGS, st.sampled_from(["u2", "u4"])), min_size=1, max_size=2)
 
 
-def check_everything(ds: cl.Dataset, corpus: Corpus, data: Data, seq_len: int) -> None:
+def check_everything(ds, corpus, data, seq_len):
     """What was put in is in the files, and comes out by windows and by documents."""
     documents = [document for shard in corpus.shards for document in shard.documents]
     borders = [0, *accumulate(len(document.tokens) for document in documents)]
@@ -43,7 +42,7 @@ def check_everything(ds: cl.Dataset, corpus: Corpus, data: Data, seq_len: int) -
     assert [n for some in ds.document_lengths() for n in some.tolist()] == [len(d.tokens) for d in documents]
 
 
-def check_claims(ds: cl.Dataset, data: Data) -> None:
+def check_claims(ds, data):
     """The largest number of spans is exact for 2**k tokens, across the borders of shards and of members."""
     for name, spans in data.spans.items():
         for length in range(1, ds.num_tokens + 1):
@@ -58,12 +57,12 @@ def check_claims(ds: cl.Dataset, data: Data) -> None:
 @settings(max_examples=40)
 @given(MEMBERS, st.sampled_from([1, 2, 3, 8, 2048]), st.integers(1, 9), st.data())
 def test_any_dataset(
-    tmp_path_factory: pytest.TempPathFactory,
-    members: list[tuple[Corpus, str, str]],
-    block_tokens: int,
-    piece: int,
-    data: st.DataObject,
-) -> None:
+    tmp_path_factory,
+    members,
+    block_tokens,
+    piece,
+    data,
+):
     root = tmp_path_factory.mktemp("any")
     with pytest.MonkeyPatch.context() as patch:  # wherever the pieces end in which a writer writes
         patch.setattr(tables, "_CHUNK", piece)
@@ -90,9 +89,7 @@ def test_any_dataset(
     assert cl.verify(path) == []
 
 
-def changed(
-    path: Path, data: st.DataObject, kinds: Callable[[str], bool], change: Callable[[bytearray], None]
-) -> tuple[Path, bytes]:
+def changed(path, data, kinds, change):
     """The file that was changed, and what was in it."""
     files = [file for file in sorted(path.iterdir()) if kinds(file.name) and file.stat().st_size]
     file = data.draw(st.sampled_from(files))
@@ -105,18 +102,16 @@ def changed(
 
 @settings(max_examples=60)
 @given(corpora(), ENCODINGS, st.data())
-def test_any_damage(
-    tmp_path_factory: pytest.TempPathFactory, corpus: Corpus, encoding: str, data: st.DataObject
-) -> None:
+def test_any_damage(tmp_path_factory, corpus, encoding, data):
     """A flipped bit is found by the full check. What else is wrong in a table is an error when it is read or does no
     harm: another exception is none, and tokens do not differ where their file is sound."""
     path = tmp_path_factory.mktemp("damaged") / "ds"
     corpus.write(path, encoding).close()
 
-    def flip(content: bytearray) -> None:
+    def flip(content):
         content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
 
-    def overwrite(content: bytearray) -> None:
+    def overwrite(content):
         at, value = data.draw(st.integers(0, len(content) - 1)), data.draw(st.binary(min_size=1, max_size=8))
         content[at : at + len(value)] = value[: len(content) - at]
 

@@ -1,7 +1,6 @@
 """The order of writes, syncs and renames: what a power failure can leave is never taken for a dataset."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from tests.raises import raises
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename", "link"])
-def test_a_failing_disk_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_failing_disk_is_an_error_of_ours(tmp_path, monkeypatch, call):
     """And leaves no file with a final name."""
     if call == "link":
         monkeypatch.setattr(durable.os, call, _fail)
@@ -34,12 +33,12 @@ def test_a_failing_disk_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.
     assert cl.open_dataset(build.path).num_tokens == 2
 
 
-def _fail(*_: object) -> None:
+def _fail(*_):
     raise OSError(28, "No space left on device")
 
 
-def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+def test_a_file_system_without_hard_links(tmp_path, monkeypatch):
+    def refuse(*_):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(durable.os, "link", refuse)

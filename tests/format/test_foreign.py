@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -19,7 +18,7 @@ LARGE = 20_000
 """Tokens of a file that is not read whole when it is adopted."""
 
 
-def adopted(root: Path, count: int = 1, tokens: int = 12) -> Path:
+def adopted(root, count=1, tokens=12):
     """`count` flat token files of 12 tokens each, and a dataset over them."""
     root.mkdir(parents=True, exist_ok=True)
     files = [root / f"{number}.bin" for number in range(count)]
@@ -29,7 +28,7 @@ def adopted(root: Path, count: int = 1, tokens: int = 12) -> Path:
     return root / "ds"
 
 
-def test_nothing_is_copied_and_the_sidecar_takes_the_checksums(tmp_path: Path) -> None:
+def test_nothing_is_copied_and_the_sidecar_takes_the_checksums(tmp_path):
     path = adopted(tmp_path, 2, LARGE)
     assert os.listdir(path) == ["manifest.json"]
     ds = cl.open_dataset(path)
@@ -54,7 +53,7 @@ def test_nothing_is_copied_and_the_sidecar_takes_the_checksums(tmp_path: Path) -
     assert (problem.file, problem.shard, problem.tokens) == (str(file), 1, (LARGE, 2 * LARGE))
 
 
-def test_a_foreign_file_that_changes_later_is_refused(tmp_path: Path) -> None:
+def test_a_foreign_file_that_changes_later_is_refused(tmp_path):
     """Also by its time, where the manifest has one."""
     path = adopted(tmp_path)
     manifest = cl.open_dataset(path).manifest
@@ -74,7 +73,7 @@ def test_a_foreign_file_that_changes_later_is_refused(tmp_path: Path) -> None:
     assert [problem.file for problem in verify(path)] == [str(tmp_path / "0.bin")]
 
 
-def test_tokens_of_a_file_without_checksum_are_below_the_vocabulary_size(tmp_path: Path) -> None:
+def test_tokens_of_a_file_without_checksum_are_below_the_vocabulary_size(tmp_path):
     path = adopted(tmp_path, tokens=LARGE)
     edit(path, "tokenizer", value={"name": "t", "vocab_size": LARGE - 1, "eos_id": None})
     (problem,) = verify(path, full=True)

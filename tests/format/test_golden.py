@@ -1,8 +1,5 @@
 """The format is frozen: bytes, their meaning to an independent reader, and the fingerprints."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 import conceptloader as cl
@@ -29,34 +26,34 @@ from tests.oracle.data import read
 COLUMN_FINGERPRINTS = {"halves": "8173fcc77623f2e67612c0cad4ea2e09", "ids": "61e6532835ce164b667872098b6fb84b"}
 
 
-def test_the_golden_files_are_unchanged() -> None:
+def test_the_golden_files_are_unchanged():
     assert facts(golden()) == recorded()
 
 
-def test_the_writer_writes_the_golden_bytes(tmp_path: Path) -> None:
+def test_the_writer_writes_the_golden_bytes(tmp_path):
     write_all(tmp_path)
     assert sums(tmp_path) == recorded()["sha256"]
 
 
-def test_the_script_makes_the_archive() -> None:
+def test_the_script_makes_the_archive():
     """Byte for byte, the facts too: every file, and nothing else."""
     assert archives.tar(everything()) == archives.read_tar(ARCHIVE)
 
 
 @pytest.mark.parametrize("member", MEMBERS)
-def test_the_golden_datasets_are_sound(member: str) -> None:
+def test_the_golden_datasets_are_sound(member):
     assert verify(golden() / member, full=True) == []
     assert verify(golden() / member) == []
 
 
 @pytest.mark.parametrize("member", MEMBERS)
-def test_an_independent_reader_reads_the_golden_datasets(member: str) -> None:
+def test_an_independent_reader_reads_the_golden_datasets(member):
     n = cl.open_dataset(golden() / member).num_tokens
     compare(golden() / member, [(a, b) for a in range(n) for b in sorted({a + 1, a + 2, a + 5, n}) if b <= n])
 
 
 @pytest.mark.parametrize("member", ["stream", "dense", "chat"])
-def test_the_golden_datasets_hold_what_was_put_in(member: str) -> None:
+def test_the_golden_datasets_hold_what_was_put_in(member):
     ds, theirs = cl.open_dataset(golden() / member), SpecReader(golden() / member)
     assert [sample["tokens"].tolist() for sample in ds.documents()] == [d["tokens"] for d in documents()]
     assert [ds.document_id(i) for i in range(4)] == ["greeting", None, "zürich", "greeting"]
@@ -75,7 +72,7 @@ def test_the_golden_datasets_hold_what_was_put_in(member: str) -> None:
     assert ds.manifest.extra == {"text": "ASCII and ü"}
 
 
-def test_the_scored_dataset() -> None:
+def test_the_scored_dataset():
     """Scores, groups and details, read by both readers."""
     path = golden() / SCORED
     assert verify(path, full=True) == []
@@ -92,13 +89,13 @@ def test_the_scored_dataset() -> None:
     assert ds.concept(3, "kinds").group == "closed"
 
 
-def test_a_window_of_the_chat_dataset_is_refused() -> None:
-    ds: Any = cl.open_dataset(golden() / "chat")
+def test_a_window_of_the_chat_dataset_is_refused():
+    ds = cl.open_dataset(golden() / "chat")
     with pytest.raises(ValueError, match=r"mode: found document, expected a stream; use Dataset.documents\(\)"):
         ds.windows(4)
 
 
-def test_columns_are_what_an_independent_reader_finds() -> None:
+def test_columns_are_what_an_independent_reader_finds():
     """The bytes are written by hand; each token, the fingerprint, and the text that this release would write."""
     path = golden() / COLUMNS
     ds, theirs = cl.open_dataset(path), SpecReader(path)
@@ -117,7 +114,7 @@ def test_columns_are_what_an_independent_reader_finds() -> None:
     assert ds.column_values("ids", 24, 25)[0].tolist() == [[24, 1024]]
 
 
-def test_readers_that_know_no_columns_ignore_them() -> None:
+def test_readers_that_know_no_columns_ignore_them():
     """Files that no manifest names change no fingerprint, and nothing looks at them."""
     path = golden() / COLUMNS
     compare(path, [(0, 25)])

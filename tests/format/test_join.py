@@ -1,7 +1,5 @@
 """Concatenation by reference: the result reads like one build of everything; nothing is copied."""
 
-from pathlib import Path
-
 import pytest
 
 import conceptloader as cl
@@ -15,7 +13,7 @@ from tests.oracle.data import read
 from tests.raises import raises
 
 
-def test_a_concatenation_of_concatenations_and_of_other_directories(tmp_path: Path) -> None:
+def test_a_concatenation_of_concatenations_and_of_other_directories(tmp_path):
     small_corpus().write(tmp_path / "a" / "ds", "spans")
     small_corpus().write(tmp_path / "b" / "ds", "dense")
     concat([tmp_path / "a" / "ds", tmp_path / "b" / "ds"], tmp_path / "first")
@@ -28,7 +26,7 @@ def test_a_concatenation_of_concatenations_and_of_other_directories(tmp_path: Pa
     assert ds.find_document("a") == [0, 4, 8]
 
 
-def test_a_track_that_only_some_members_have(tmp_path: Path) -> None:
+def test_a_track_that_only_some_members_have(tmp_path):
     one = small_corpus()
     one.write(tmp_path / "tracks", "spans")
     bare = small_corpus()
@@ -46,7 +44,7 @@ def test_a_track_that_only_some_members_have(tmp_path: Path) -> None:
     compare(tmp_path / "out", [(n, 2 * n)])
 
 
-def other(path: Path, **options: object) -> Path:
+def other(path, **options):
     """A dataset that differs from the small corpus in one option."""
     chosen = {
         "tokenizer": cl.writing.Tokenizer(name="test", vocab_size=300),
@@ -55,7 +53,7 @@ def other(path: Path, **options: object) -> Path:
         "block_tokens": 4,
         **options,
     }
-    return written(path, [([1], {}, "", {name: [1] for name in chosen["fields"]})], **chosen)  # type: ignore[attr-defined]
+    return written(path, [([1], {}, "", {name: [1] for name in chosen["fields"]})], **chosen)
 
 
 @pytest.mark.parametrize(
@@ -69,22 +67,20 @@ def other(path: Path, **options: object) -> Path:
         ({"tracks": {"concepts": {"vocabulary": ["x"]}}}, "track 'concepts': found .*vocabulary"),
     ],
 )
-def test_contradictions_are_refused_and_nothing_is_written(
-    tmp_path: Path, options: dict[str, object], message: str
-) -> None:
+def test_contradictions_are_refused_and_nothing_is_written(tmp_path, options, message):
     small_corpus().write(tmp_path / "a", "spans")
     with pytest.raises(ConfigError, match=message):
         concat([tmp_path / "a", other(tmp_path / "b", **options)], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_mixed_tokenizers_on_request(tmp_path: Path) -> None:
+def test_mixed_tokenizers_on_request(tmp_path):
     small_corpus().write(tmp_path / "a", "spans")
     concat([tmp_path / "a", other(tmp_path / "b", tokenizer=None)], tmp_path / "out", allow_mixed_tokenizers=True)
     assert cl.open_dataset(tmp_path / "out").tokenizer is None
 
 
-def test_an_existing_directory_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_directory_is_left_alone(tmp_path):
     small_corpus().write(tmp_path / "a", "spans")
     before = (tmp_path / "a" / "manifest.json").read_bytes()
     with raises(ConfigError, expected="a new or empty directory"):
@@ -92,7 +88,7 @@ def test_an_existing_directory_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "manifest.json").read_bytes() == before
 
 
-def test_roots_of_a_configuration_add_to_the_default(tmp_path: Path) -> None:
+def test_roots_of_a_configuration_add_to_the_default(tmp_path):
     """One part of a concatenated dataset lies next to it, the other one elsewhere."""
     for folder in ("here/a", "there/b"):
         write_dataset(tmp_path / folder, random_documents(9, seed=1))

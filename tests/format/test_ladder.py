@@ -1,7 +1,5 @@
 """Counting spans per window without looking at every window."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ from conceptloader.format.write.ladder import Ladder
 
 
 @pytest.mark.parametrize("encoding", ["dense", "spans"])
-def test_shards_above_two_to_the_twenty_tokens(tmp_path: Path, encoding: str) -> None:
+def test_shards_above_two_to_the_twenty_tokens(tmp_path, encoding):
     """The real reach: most spans lie near the borders, so that windows across them touch more than any within."""
     lengths = [ladder.REACH + 5_000, 40, ladder.REACH + 3, 2 * ladder.REACH]
     rng = np.random.default_rng(0)

@@ -1,7 +1,6 @@
 """Finding documents by their external ids."""
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from tests.corpora.small import written
 from tests.raises import raises
 
 
-def write(path: Path, shards: list[list[str]]) -> cl.Dataset:
+def write(path, shards):
     documents = ([([1], {}, name) for name in ("", *ids)] for ids in shards)
     return cl.open_dataset(written(path, *documents, mode="token-stream"))
 
@@ -30,7 +29,7 @@ def write(path: Path, shards: list[list[str]]) -> cl.Dataset:
         max_size=3,
     )
 )
-def test_every_document_is_found_by_its_id(tmp_path_factory: pytest.TempPathFactory, shards: list[list[str]]) -> None:
+def test_every_document_is_found_by_its_id(tmp_path_factory, shards):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lookup, "_READ", 4)
         patch.setattr(lookup, "isqrt", lambda n: -3)  # so that lookups go through several reads
@@ -46,7 +45,7 @@ def test_every_document_is_found_by_its_id(tmp_path_factory: pytest.TempPathFact
         assert verify(ds.path, full=True) == []
 
 
-def test_equal_hashes_of_different_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_hashes_of_different_ids(tmp_path, monkeypatch):
     """All hashes collide: the ids themselves are compared, over several reads to both sides."""
     for module in (tables, lookup):
         monkeypatch.setattr(module.xxhash, "xxh3_64_intdigest", lambda data: 2**63)
@@ -57,7 +56,7 @@ def test_equal_hashes_of_different_ids(tmp_path: Path, monkeypatch: pytest.Monke
     assert ds.find_document("other") == []
 
 
-def test_concepts_by_name_and_id(tmp_path: Path) -> None:
+def test_concepts_by_name_and_id(tmp_path):
     """From many threads; also of a dataset that is closed."""
     names = [f"c{number}" for number in range(3000)]
     path = written(tmp_path / "ds", [([1, 2], {"c": [(0, 1, [3])]})], tracks={"c": {"vocabulary": names}})

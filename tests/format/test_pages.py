@@ -1,7 +1,6 @@
 """The bytes that docs/format.md shows are those of the golden dataset, and all of them."""
 
 import re
-from pathlib import Path
 
 from tests.format.golden_build import golden
 
@@ -9,10 +8,10 @@ FILE = re.compile(r"^(00000\.[a-z.]+) ")
 LINE = re.compile(r"^ *([0-9]+)  ((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:  |$)")
 
 
-def shown(page: str) -> dict[str, bytearray]:
+def shown(page):
     """File -> its bytes, from the block of the example."""
     block = page.split("## An example, byte by byte")[1].split("```")[1]
-    files: dict[str, bytearray] = {}
+    files = {}
     for line in block.strip().splitlines():
         if found := FILE.match(line):
             data = files[found[1]] = bytearray()
@@ -24,7 +23,7 @@ def shown(page: str) -> dict[str, bytearray]:
     return files
 
 
-def test_the_example_shows_the_golden_files(checkout: Path) -> None:
+def test_the_example_shows_the_golden_files(checkout):
     files = shown((checkout / "docs/format.md").read_text("utf-8"))
     assert len(files) == 7
     for name, data in files.items():

@@ -14,15 +14,15 @@ FROZEN = {  # size -> pages of the blocks between the first and the last
 }
 
 
-def content(size: int) -> bytes:
+def content(size):
     return (np.arange(size, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(56)).astype("u1").tobytes()
 
 
-def checksum(data: bytes) -> str:
+def checksum(data):
     return sample_checksum(len(data), lambda at, size: data[at : at + size])
 
 
-def test_places_and_checksums_are_frozen() -> None:
+def test_places_and_checksums_are_frozen():
     found = {}
     for size in FROZEN:
         places = list(sample_places(size))
@@ -32,13 +32,13 @@ def test_places_and_checksums_are_frozen() -> None:
 
 
 @given(st.one_of(st.integers(0, 3 * WHOLE), st.integers(WHOLE, 1 << 22)))
-def test_the_specification_says_the_same(size: int) -> None:
+def test_the_specification_says_the_same(size):
     data = content(size)
     assert checksum(data) == spec_reader.sample_checksum(data)
 
 
 @given(st.integers(WHOLE + 1, 1 << 40), st.data())
-def test_a_change_of_a_third_is_met_wherever_it_lies(size: int, data: st.DataObject) -> None:
+def test_a_change_of_a_third_is_met_wherever_it_lies(size, data):
     """Between two blocks of neighbouring parts lie less than two parts."""
     length = -(-size // (PARTS // 2)) + 2 * BLOCK
     if length <= size:

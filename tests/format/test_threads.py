@@ -1,9 +1,7 @@
 """Many threads and processes on one dataset, with far fewer descriptors than files."""
 
 import pickle
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ SHARDS, TOKENS = 40, 50
 
 
 @pytest.fixture(scope="module")
-def many_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def many_shards(tmp_path_factory):
     """Token t of the dataset is t; the record of token t is t, too."""
     shards = (
         [(range(first, first + TOKENS), {"a": [(i, i + 1, [first + i]) for i in range(TOKENS)]})]
@@ -27,7 +25,7 @@ def many_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("threads") / "ds", *shards, tracks={"a": {"encoding": "spans"}})
 
 
-def check(ds: cl.Dataset, seed: int, count: int) -> int:
+def check(ds, seed, count):
     """Reads windows at random positions. Returns: how many."""
     windows = ds.windows(70)
     for i in np.random.default_rng(seed).integers(0, len(windows), count).tolist():
@@ -44,14 +42,14 @@ class Counted(Handles):
 
     most = 0
 
-    def open(self, opener: Callable[[], int]) -> int:
+    def open(self, opener):
         found = super().open(opener)
         self.most = max(self.most, self.count)
         return found
 
 
 @pytest.mark.parametrize("capacity", [1, 3])
-def test_evicted_descriptors_never_give_wrong_bytes(many_shards: Path, capacity: int) -> None:
+def test_evicted_descriptors_never_give_wrong_bytes(many_shards, capacity):
     ds = cl.open_dataset(many_shards)
     handles = Counted(capacity)
     ds.files = Files(ds.manifest, ds.files.roots, LocalFiles(handles=handles))
@@ -64,7 +62,7 @@ def test_evicted_descriptors_never_give_wrong_bytes(many_shards: Path, capacity:
     assert handles.count == 0
 
 
-def test_pickling_keeps_the_options(many_shards: Path) -> None:
+def test_pickling_keeps_the_options(many_shards):
     ds = cl.open_dataset(many_shards, roots=[many_shards.parent], verify_files=False)
     again = pickle.loads(pickle.dumps(ds))
     assert again.__reduce__() == ds.__reduce__()

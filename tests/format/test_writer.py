@@ -4,7 +4,6 @@ import ast
 import re
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec.codecs import get_codec
 from conceptloader.format.tools.verify import verify
 from conceptloader.format.write import track as trackwriter
-from conceptloader.format.write.shard import ShardWriter
 from conceptloader.format.write.track import BulkSpans
 from conceptloader.storage.durable import Spool
 from tests.raises import raises
@@ -28,11 +26,11 @@ OPTIONS = cl.writing.BuildOptions(
     },
     fields={"mask": "u1"},
 )
-GOOD: dict[str, Any] = {"tokens": [1, 2, 3], "fields": {"mask": [0, 1, 1]}}
+GOOD = {"tokens": [1, 2, 3], "fields": {"mask": [0, 1, 1]}}
 
 
 @pytest.fixture
-def writer(tmp_path: Path) -> ShardWriter:
+def writer(tmp_path):
     return cl.writing.create_writer(tmp_path / "ds", OPTIONS).shard(0)
 
 
@@ -40,29 +38,29 @@ TEXT = Path(__file__).with_name("refusals.txt").read_text().split("\n== ")[1:]
 SECTIONS = {title: rows.strip().split("\n") for title, _, rows in (section.partition("\n") for section in TEXT)}
 
 
-def check_document(writer: ShardWriter, change: Any) -> None:
+def check_document(writer, change):
     writer.add_document(**{**GOOD, **change}, id="bad one")
 
 
-def check_spans(writer: ShardWriter, change: Any) -> None:
+def check_spans(writer, change):
     given = {key: value if key == "data" else np.array(value) for key, value in {**BULK, **change}.items()}
     tokens = np.arange(4)
     writer.add_documents(tokens, np.array([0, 3, 4]), {"concepts": BulkSpans(**given)}, ["", ""], {"mask": tokens})
 
 
-def check_offsets(writer: ShardWriter, change: Any) -> None:
+def check_offsets(writer, change):
     ids = ["x"] if len(change) == 3 and change[1:] == [1, 2] else ["x", "y"]
     writer.add_documents(np.arange(3), np.array(change), {}, ids, {"mask": np.zeros(3)})
 
 
-def check_options(_: ShardWriter, change: Any) -> None:
+def check_options(_, change):
     found = {**change, "tracks": {k: cl.writing.TrackOptions(**track) for k, track in change.get("tracks", {}).items()}}
     if "tokenizer" in change:
         found["tokenizer"] = cl.writing.Tokenizer(name="t", **change["tokenizer"])
     cl.writing.BuildOptions(**found)
 
 
-def check_value(_: ShardWriter, change: Any) -> None:
+def check_value(_, change):
     codec, parameters, value = change
     get_codec(codec, parameters, "test").encode(value)
 
@@ -71,9 +69,7 @@ CHECKS = [check_document, check_spans, check_offsets, check_options, check_value
 
 
 @pytest.mark.parametrize(("title", "check"), [*zip(SECTIONS, CHECKS, strict=True)])
-def test_what_is_refused_says_so_and_leaves_no_trace(
-    title: str, check: Any, writer: ShardWriter, tmp_path: Path
-) -> None:
+def test_what_is_refused_says_so_and_leaves_no_trace(title, check, writer, tmp_path):
     writer.add_document(**GOOD, id="first")
     for row in SECTIONS[title]:
         change, _, words = row.rpartition(" => ")
@@ -86,7 +82,7 @@ def test_what_is_refused_says_so_and_leaves_no_trace(
     check_rest(writer, tmp_path / "ds")
 
 
-def check_rest(writer: ShardWriter, path: Path) -> None:
+def check_rest(writer, path):
     """A document follows the first one, and no other is there."""
     writer.add_document(**GOOD, spans={"concepts": [(0, 1, [1])]}, id="second")
     writer.finish()
@@ -98,7 +94,7 @@ def check_rest(writer: ShardWriter, path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, 7, b"x", "half \ud800"])
-def test_ids_that_are_no_text_are_refused_and_leave_no_trace(writer: ShardWriter, tmp_path: Path, wrong: Any) -> None:
+def test_ids_that_are_no_text_are_refused_and_leave_no_trace(writer, tmp_path, wrong):
     writer.add_document(**GOOD, id="first")
     with raises(InputError, "id", expected='text, or "" for none'):
         writer.add_document(**GOOD, id=wrong)
@@ -109,13 +105,11 @@ def test_ids_that_are_no_text_are_refused_and_leave_no_trace(writer: ShardWriter
 
 @pytest.mark.parametrize("stop", range(1, 11))
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_a_writer_that_was_broken_off_within_a_document_writes_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int, error: type[BaseException]
-) -> None:
+def test_a_writer_that_was_broken_off_within_a_document_writes_no_more(tmp_path, monkeypatch, stop, error):
     """Else the next document would have some of its fields or spans."""
     plain, writes = Spool.write, 0
 
-    def write(spool: Spool, data: Any) -> None:
+    def write(spool, data):
         nonlocal writes
         writes += 1
         if writes == stop:
@@ -142,7 +136,7 @@ def test_a_writer_that_was_broken_off_within_a_document_writes_no_more(
 BULK = {"start": [0, 2], "end": [2, 3], "record": [0, 0], "data": b"\0" * 8, "offsets": [0, 4, 8]}
 
 
-def test_limits_of_records(writer: ShardWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_records(writer, monkeypatch):
     monkeypatch.setattr(trackwriter.fmt, "MAX_RECORD_BYTES", 8)
     with raises(InputError, found="a record of 12 bytes", expected="at most 8"):
         writer.add_document(**GOOD, spans={"concepts": [(0, 1, [0, 1, 0])]})

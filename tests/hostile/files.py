@@ -34,21 +34,21 @@ Choice = tuple[Variant, str]
 class Places:
     """Datasets by variant. The first byte of an input says which file of which of them the others replace."""
 
-    def __init__(self, root: Path, choices: list[Choice]) -> None:
+    def __init__(self, root, choices):
         self._choices = choices
         self._paths = {variant: root / str(variant) for variant, _ in choices}
         for variant, path in self._paths.items():
             if not path.exists():
                 variant.build(path)
 
-    def sound(self) -> list[bytes]:
+    def sound(self):
         """Each file as it is."""
         return [
             bytes([k]) + (self._paths[variant] / f"00001.{suffix}").read_bytes()
             for k, (variant, suffix) in enumerate(self._choices)
         ]
 
-    def damaged(self, directory: Path, data: bytes) -> tuple[Path, Variant]:
+    def damaged(self, directory, data):
         """A dataset with the file, and a manifest that agrees: as of a wrong or hostile writer."""
         variant, suffix = self._choices[data[0] % len(self._choices)] if data else self._choices[0]
         files = {file.name: file.read_bytes() for file in self._paths[variant].iterdir()}
@@ -60,31 +60,31 @@ class Places:
         return path, variant
 
 
-def engine(places: Places) -> Target:
+def engine(places):
     """The compiled reader and the plain one give the same arrays, or both an error."""
 
-    def run(directory: Path, data: bytes) -> None:
+    def run(directory, data):
         path, variant = places.damaged(directory, data)
-        subject: Any = SimpleNamespace(path=path, variant=variant)
+        subject = SimpleNamespace(path=path, variant=variant)
         with pytest.MonkeyPatch.context() as patch:
             guarded.install(patch)
             patch.setattr(io, "sleep", lambda seconds: None)
             outcome = compare(subject, "ragged" if len(data) % 2 else "padded")
         if outcome != "equal":
-            raise cl.errors.FormatError(outcome)  # type: ignore[attr-defined]
+            raise cl.errors.FormatError(outcome)
 
     return run
 
 
-def records(places: Places) -> Target:
+def records(places):
     """Everything that can be read."""
 
-    def run(directory: Path, data: bytes) -> None:
+    def run(directory, data):
         path, _ = places.damaged(directory, data)
         problems = cl.verify(path, full=True)
         everything(path)
         if problems:
-            raise cl.errors.FormatError(str(problems[0]))  # type: ignore[attr-defined]
+            raise cl.errors.FormatError(str(problems[0]))
 
     return run
 
@@ -92,16 +92,16 @@ def records(places: Places) -> Target:
 class Answers:
     """An object store that answers as the bytes say: above 200 wrongly, in a way that clients can notice."""
 
-    def __init__(self, root: Path, plan: bytes) -> None:
+    def __init__(self, root, plan):
         self._root, self._plan = root, iter(plan)
 
-    def _file(self, path: str) -> bytes:
+    def _file(self, path):
         file = self._root / path.removeprefix("fuzz://bucket/")
         if not file.is_file():
             raise ReadError(path, "not there", errno=errno.ENOENT)
         return file.read_bytes()
 
-    def get(self, path: str, offset: int, size: int) -> Part:
+    def get(self, path, offset, size):
         data, kind = self._file(path), next(self._plan, 0)
         if not size:
             return Part(b"", len(data) + (kind - 225 if kind > 200 else 0), "1")
@@ -121,10 +121,10 @@ class Answers:
         return Part(part, whole, version)
 
 
-def store(dataset: Path) -> Target:
+def store(dataset):
     """What is read of a dataset in an object store is what it holds, or an error."""
 
-    def read(path: Any) -> Any:
+    def read(path):
         with cl.open_dataset(path) as ds:
             whole = ds.read(0, ds.num_tokens, sorted(ds.tracks), documents=True)
             spans = [whole[track].start.tolist() + whole[track].end.tolist() for track in sorted(ds.tracks)]
@@ -132,7 +132,7 @@ def store(dataset: Path) -> Target:
 
     wanted = read(dataset)
 
-    def run(_directory: Path, data: bytes) -> None:
+    def run(_directory, data):
         with pytest.MonkeyPatch.context() as patch:
             answers = Answers(dataset.parent, data)
             patch.setattr(objects, "store_of", lambda url: answers)

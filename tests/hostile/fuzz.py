@@ -19,8 +19,6 @@ import time
 import tracemalloc
 import warnings
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +27,7 @@ import conceptloader
 from conceptloader.errors import ConceptloaderError
 from conceptloader.storage import durable
 from tests import archives
-from tests.hostile.targets import Target, Template, made_inputs, targets
+from tests.hostile.targets import Template, made_inputs, targets
 
 CORPUS = Path(__file__).with_name("corpus.tar.xz")  # <target>/<name>: an input that reached something new
 SOURCE = str(Path(conceptloader.__file__).parent)
@@ -48,7 +46,7 @@ WORDS = [
 ]  # fmt: skip
 
 
-def mutate(data: bytes, others: list[bytes], rng: np.random.Generator) -> bytes:
+def mutate(data, others, rng):
     """A few edits: words put in; slices removed, repeated, taken from other inputs; bytes and digits changed."""
     for _ in range(int(rng.integers(1, 5))):
         at, size = int(rng.integers(0, len(data) + 1)), int(rng.geometric(0.1))
@@ -82,13 +80,13 @@ class Hang(BaseException):
     """An input took too long."""
 
 
-def attempt(target: Target, data: bytes, lines: set[Any] | None = None) -> str:
+def attempt(target, data, lines=None):
     """The error of ours that an input gives, or "accepted". lines: takes what is executed of conceptloader."""
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
+    def stop(_number, _frame):
         raise Hang(f"more than {HANG_S} s")
 
-    def trace(frame: FrameType, event: str, _argument: Any) -> Any:
+    def trace(frame, event, _argument):
         if event == "call":
             return trace if frame.f_code.co_filename.startswith(SOURCE) else None
         if event == "line" and lines is not None:
@@ -112,13 +110,13 @@ def attempt(target: Target, data: bytes, lines: set[Any] | None = None) -> str:
     return "accepted"
 
 
-def seeds(name: str, template: Template) -> list[bytes]:
+def seeds(name, template):
     """The kept inputs of a target, and those that are made."""
     kept = [data for path, data in archives.read(CORPUS).items() if path.startswith(f"{name}/")]
     return kept + made_inputs(template).get(name, [])
 
 
-def measured(target: Target, data: bytes) -> str:
+def measured(target, data):
     """`attempt`, with its memory measured: what is taken for an input is bounded."""
     tracemalloc.start()
     try:
@@ -130,24 +128,24 @@ def measured(target: Target, data: bytes) -> str:
     return outcome
 
 
-def last_input(name: str) -> Path:
+def last_input(name):
     """The input that is being tried: what is left of it after a crash."""
     return Path(tempfile.gettempdir()) / f"conceptloader-fuzz-{os.getuid()}-{name}.bin"
 
 
-def fuzz(name: str, target: Target, pool: list[bytes], seconds: float, seed: int = 0) -> tuple[int, list[bytes]]:
+def fuzz(name, target, pool, seconds, seed=0):
     """pool: the inputs to begin with. Returns: how many inputs were tried, and those which reached something new."""
     rng = np.random.default_rng(seed)
-    pool, seen = list(pool), set[Any]()
+    pool, seen = list(pool), set()
     for data in pool:
         attempt(target, data, seen)
-    found: list[bytes] = []
+    found = []
     tried = 0
     end = time.monotonic() + seconds
     last = last_input(name)
     while time.monotonic() < end:
         data = mutate(pool[int(rng.integers(len(pool)))], pool, rng)
-        lines: set[Any] = set()
+        lines = set()
         last.write_bytes(data)
         try:
             if tried % 8:
@@ -165,7 +163,7 @@ def fuzz(name: str, target: Target, pool: list[bytes], seconds: float, seed: int
     return tried, found
 
 
-def one(name: str, seconds: float, keep: bool) -> None:
+def one(name, seconds, keep):
     """Fuzz a target in this process."""
     logging.disable()
     with tempfile.TemporaryDirectory() as directory, warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
@@ -179,7 +177,7 @@ def one(name: str, seconds: float, keep: bool) -> None:
     print(f"{name}: {tried} inputs tried, {len(found)} reached something new", flush=True)
 
 
-def several(names: list[str], seconds: float, keep: bool) -> list[str]:
+def several(names, seconds, keep):
     """Fuzz targets one after another, each in a process of its own. Returns: those in which something was found."""
     failed = []
     for name in names:
@@ -194,7 +192,7 @@ def several(names: list[str], seconds: float, keep: bool) -> list[str]:
     return failed
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", help="by default all")
     parser.add_argument("seconds", type=float)

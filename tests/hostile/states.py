@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -17,30 +16,30 @@ Parsed = Callable[[dict[str, Any]], Any]
 class States:
     """Loaders and samplers over a small dataset, and the states that they save."""
 
-    def __init__(self, dataset: Path) -> None:
+    def __init__(self, dataset):
         self._config = {"seq_len": 4, "datasets": {"a": {"path": str(dataset)}}, "skip": [{"at": 3, "count": 2}]}
         self._blend = cl.open_blend(cl.load_config(self._config))
 
-    def loader(self) -> Any:
+    def loader(self):
         return cl.make_dataloader(self._blend, micro_batch_size=2)
 
-    def sampler(self) -> Any:
+    def sampler(self):
         return cl.EpochSampler(25)
 
-    def load_loader(self, state: dict[str, Any]) -> None:
+    def load_loader(self, state):
         loader = self.loader()
         loader.load_state_dict(state)
         self._blend.order.sample(min(loader.consumed_samples, 10**15))
 
-    def load_sampler(self, state: dict[str, Any]) -> None:
+    def load_sampler(self, state):
         sampler = self.sampler()
         sampler.load_state_dict(state)
         assert len(list(sampler)) == len(sampler)
 
-    def load_megatron(self, state: dict[str, Any]) -> None:
+    def load_megatron(self, state):
         self._blend.resume(OrderState.read(state, "checkpoint").spec, 4)
 
-    def sound(self) -> dict[str, list[bytes]]:
+    def sound(self):
         loader = self.loader()
         with loader:
             next(iter(loader))
@@ -60,7 +59,7 @@ class States:
             found[name].append(json.dumps(plain).encode())
         return found | {name: [data] for name, data in self._kept().items()}
 
-    def _kept(self) -> dict[str, bytes]:
+    def _kept(self):
         """What a run leaves next to its checkpoints, and its order spec."""
         with TemporaryDirectory() as folder, self.loader() as loader:
             loader.log_start(folder, 0)
@@ -68,7 +67,7 @@ class States:
             kept = {"run_log": log.path.read_bytes()}
         return kept | {"order_spec": json.dumps(self._blend.spec.to_dict()).encode()}
 
-    def targets(self) -> dict[str, Callable[[Path, bytes], Any]]:
+    def targets(self):
         return {
             "loader_state": parsed(self.load_loader),
             "sampler_state": parsed(self.load_sampler),
@@ -77,10 +76,10 @@ class States:
         }
 
 
-def parsed(take: Parsed) -> Callable[[Path, bytes], Any]:
+def parsed(take):
     """A target for JSON objects: torch.load and the frameworks give dicts."""
 
-    def run(_directory: Path, data: bytes) -> None:
+    def run(_directory, data):
         try:
             value = json.loads(data)
         except (ValueError, RecursionError):
@@ -91,6 +90,6 @@ def parsed(take: Parsed) -> Callable[[Path, bytes], Any]:
     return run
 
 
-def nanotron_state(directory: Path, data: bytes) -> None:
+def nanotron_state(directory, data):
     (directory / NAME).write_bytes(data)
     State.read(directory)

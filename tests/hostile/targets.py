@@ -42,11 +42,11 @@ class Template:
     path: Path
 
     @classmethod
-    def make(cls, path: Path) -> "Template":
+    def make(cls, path):
         write_dataset(path, random_documents(6, seed=0, mean_length=6), encoding="spans")
         return cls(path)
 
-    def copy(self, directory: Path, leave_out: str) -> Path:
+    def copy(self, directory, leave_out):
         out = directory / "ds"
         out.mkdir(exist_ok=True)
         for file in self.path.iterdir():
@@ -57,11 +57,11 @@ class Template:
         return out
 
 
-def resealed(data: bytes) -> bytes:
+def resealed(data):
     """The seal of a JSON file made right again, if it is JSON: a checksum stops accidents, not people."""
     try:
         value = parse_json(data, "input")
-    except cl.errors.FormatError:  # type: ignore[attr-defined]
+    except cl.errors.FormatError:
         return data
     if not isinstance(value, dict) or not value:
         return data
@@ -72,8 +72,8 @@ def resealed(data: bytes) -> bytes:
         return data
 
 
-def manifest(template: Template) -> Target:
-    def run(directory: Path, data: bytes) -> None:
+def manifest(template):
+    def run(directory, data):
         path = template.copy(directory, "manifest.json")
         (path / "manifest.json").write_bytes(resealed(data))
         ds = cl.open_dataset(path, verify_files=False)
@@ -84,8 +84,8 @@ def manifest(template: Template) -> Target:
     return run
 
 
-def shard_report(template: Template) -> Target:
-    def run(directory: Path, data: bytes) -> None:
+def shard_report(template):
+    def run(directory, data):
         path = template.copy(directory, "00000.shard.json")
         (path / "manifest.json").unlink(missing_ok=True)
         (path / "00000.shard.json").write_bytes(resealed(data))
@@ -94,8 +94,8 @@ def shard_report(template: Template) -> Target:
     return run
 
 
-def build_file(template: Template) -> Target:
-    def run(directory: Path, data: bytes) -> None:
+def build_file(template):
+    def run(directory, data):
         path = template.copy(directory, "build.json")
         (path / "build.json").write_bytes(resealed(data))
         cl.writing.open_writer(path).is_finished(0)
@@ -103,13 +103,13 @@ def build_file(template: Template) -> Target:
     return run
 
 
-def vocabulary(template: Template) -> Target:
+def vocabulary(template):
     """With the manifest in agreement: the content is what is hostile."""
     import xxhash
 
     name = "concepts.vocabulary.json"
 
-    def run(directory: Path, data: bytes) -> None:
+    def run(directory, data):
         path = template.copy(directory, name)
         (path / name).write_bytes(data)
         head = json.loads((template.path / "manifest.json").read_bytes())
@@ -126,30 +126,30 @@ def vocabulary(template: Template) -> Target:
     return run
 
 
-def yaml(directory: Path, data: bytes) -> None:
+def yaml(directory, data):
     (directory / "run.yaml").write_bytes(data)
     cl.load_config(directory / "run.yaml")
 
 
-def ingest(source: Path, out: Path) -> None:
+def ingest(source, out):
     columns = Columns(text=None, tokens="tokens", tracks={"concepts": "spans"}, metadata="metadata")
     options = Options(columns=columns, vocab_size=500, eos=1, vocabulary={"concepts": ["a", "b"]})
     build_dataset(find_sources([source]), out, options)
     assert cl.verify(out, full=True) == []
 
 
-def jsonl(directory: Path, data: bytes) -> None:
+def jsonl(directory, data):
     (directory / "x.jsonl").write_bytes(data)
     ingest(directory / "x.jsonl", directory / "ds")
 
 
-def quarantine(directory: Path, data: bytes) -> None:
+def quarantine(directory, data):
     (directory / "bad.txt").write_bytes(data)
     entry = ExcludeConfig(dataset="a", token_file=str(directory / "bad.txt"))
     read_excluded([entry], {"a": SimpleNamespace(num_tokens=1000)})
 
 
-def run_log(directory: Path, data: bytes) -> None:
+def run_log(directory, data):
     log = RunLog(directory)
     log.path.write_bytes(data)
     log.read()
@@ -157,7 +157,7 @@ def run_log(directory: Path, data: bytes) -> None:
         log.spec(start).build()
 
 
-def order_spec(directory: Path, data: bytes) -> None:
+def order_spec(directory, data):
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
@@ -165,27 +165,27 @@ def order_spec(directory: Path, data: bytes) -> None:
     OrderSpec.from_dict(value).build().sample(0)
 
 
-def megatron_index(directory: Path, data: bytes) -> None:
+def megatron_index(directory, data):
     (directory / "x.idx").write_bytes(data)
     (directory / "x.bin").write_bytes(bytes(80))
     adopt([directory / "x"], directory / "ds")
     cl.verify(directory / "ds", full=True)
 
 
-def npy(directory: Path, data: bytes) -> None:
+def npy(directory, data):
     (directory / "x.npy").write_bytes(data)
     adopt([directory / "x.npy"], directory / "ds", document_end=0)
     cl.verify(directory / "ds", full=True)
 
 
-def parquet(directory: Path, data: bytes) -> None:
+def parquet(directory, data):
     (directory / "x.parquet").write_bytes(data)
     if ends_pyarrow(directory / "x.parquet"):
         return  # an uncaught exception of its C++: design/threat-model.md
     ingest(directory / "x.parquet", directory / "ds")
 
 
-def ends_pyarrow(file: Path) -> bool:
+def ends_pyarrow(file):
     """Whether looking at the footer ends the process, tried in one of its own."""
     child = os.fork()
     if not child:
@@ -196,13 +196,13 @@ def ends_pyarrow(file: Path) -> bool:
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
-def compressed(directory: Path, data: bytes) -> None:
+def compressed(directory, data):
     (directory / "x.jsonl.zst").write_bytes(data)
     ingest(directory / "x.jsonl.zst", directory / "ds")
 
 
-def annotations(template: Template) -> Target:
-    def run(directory: Path, data: bytes) -> None:
+def annotations(template):
+    def run(directory, data):
         (directory / "rows.jsonl").write_bytes(data)
         wanted = {"track": "new", "vocabulary": ["a", "b"], "span_unit": "token"}
         roots = [directory, template.path.parent]
@@ -212,21 +212,21 @@ def annotations(template: Template) -> Target:
     return run
 
 
-def checksums(directory: Path, data: bytes) -> None:
+def checksums(directory, data):
     (directory / "x.bin").write_bytes(bytes(80))
     adopt([directory / "x.bin"], directory / "ds", dtype="u2", document_end=0)
     (directory / "ds" / "checksums.json").write_bytes(resealed(data))
     cl.verify(directory / "ds", full=True)
 
 
-def datatrove_index(directory: Path, data: bytes) -> None:
+def datatrove_index(directory, data):
     (directory / "x.ds").write_bytes(bytes(80))
     (directory / "x.ds.index").write_bytes(data)
     adopt([directory / "x.ds"], directory / "ds")
     cl.verify(directory / "ds", full=True)
 
 
-def made_inputs(template: Template) -> dict[str, list[bytes]]:
+def made_inputs(template):
     """Sound inputs for targets that have no files in the corpus."""
     rows = [
         {"tokens": [1, 2, 3], "id": "a", "spans": [{"start": 0, "end": 2, "concepts": ["a"]}], "metadata": {"k": 1}}
@@ -253,7 +253,7 @@ def made_inputs(template: Template) -> dict[str, list[bytes]]:
     }
 
 
-def targets(template: Template) -> dict[str, Target]:
+def targets(template):
     return {
         **States(template.path).targets(),
         "engine": files.engine(files.Places(template.path.parent, files.ENGINE)),

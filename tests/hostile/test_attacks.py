@@ -5,8 +5,6 @@ import os
 import resource
 import shutil
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,11 +16,11 @@ from tests.corpora.small import written
 from tests.raises import raises
 
 
-def build(path: Path, record: Any = "x", **track: Any) -> Path:
+def build(path, record="x", **track):
     return written(path, [([1, 2, 3, 4], {"notes": [(0, 3, record)]})], tracks={"notes": track or {"codec": "json"}})
 
 
-def edit(path: Path, *place: Any, value: Any) -> None:
+def edit(path, *place, value):
     """Change one value of the manifest, its seal made right again."""
     file = path / "manifest.json"
     head = json.loads(file.read_bytes())
@@ -35,7 +33,7 @@ def edit(path: Path, *place: Any, value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["os.system", "antigravity", "this:main", "../x", "conceptloader.testing"])
-def test_a_codec_name_imports_nothing(tmp_path: Path, name: str) -> None:
+def test_a_codec_name_imports_nothing(tmp_path, name):
     path = build(tmp_path / "ds")
     edit(path, "tracks", "notes", "codec", value=name)
     before = set(sys.modules)
@@ -45,7 +43,7 @@ def test_a_codec_name_imports_nothing(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["../secret", "../../secret", "{}/secret", "x/../../secret"])
-def test_paths_out_of_the_roots_are_not_read(tmp_path: Path, kind: str) -> None:
+def test_paths_out_of_the_roots_are_not_read(tmp_path, kind):
     root = tmp_path / "root"
     (root / "inner").mkdir(parents=True)
     path = build(root / "inner" / "ds")
@@ -66,7 +64,7 @@ def test_paths_out_of_the_roots_are_not_read(tmp_path: Path, kind: str) -> None:
     assert ds.tokens(0, 2).tolist() == [0, 0], "it is there for those who allow it"
 
 
-def test_a_link_swapped_in_after_opening_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_swapped_in_after_opening_is_not_followed(tmp_path):
     root = tmp_path / "root"
     path = build(root / "ds")
     file = path / "00000.stream.bin"
@@ -79,11 +77,11 @@ def test_a_link_swapped_in_after_opening_is_not_followed(tmp_path: Path) -> None
         ds.tokens(0, 2)
 
 
-def swap_while_opening(monkeypatch: pytest.MonkeyPatch, path: Path, elsewhere: Path, back: bool) -> None:
+def swap_while_opening(monkeypatch, path, elsewhere, back):
     """After all looks, `path` becomes a link to elsewhere; back: for the opening alone."""
     swaps = [path.parent / "before"]
 
-    def swapping(file: str, flags: int) -> int:
+    def swapping(file, flags):
         if not file.endswith("stream.bin") or not swaps:
             return os.open(file, flags)
         before = swaps.pop()
@@ -100,9 +98,7 @@ def swap_while_opening(monkeypatch: pytest.MonkeyPatch, path: Path, elsewhere: P
 
 
 @pytest.mark.parametrize("name", ["", "00000.stream.bin"])
-def test_a_link_swapped_in_while_opening_is_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_link_swapped_in_while_opening_is_not_followed(tmp_path, monkeypatch, name):
     path = build(tmp_path / "root/ds")
     shutil.copytree(path, tmp_path / "elsewhere")
     ds = cl.open_dataset(path)
@@ -112,14 +108,12 @@ def test_a_link_swapped_in_while_opening_is_not_followed(
 
 
 @pytest.mark.parametrize("proc", ["as it is", "not there", "of other names"])
-def test_a_link_for_the_time_of_the_opening_is_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proc: str
-) -> None:
+def test_a_link_for_the_time_of_the_opening_is_not_followed(tmp_path, monkeypatch, proc):
     """Also where the system cannot say, or says in another spelling, what was opened."""
     path, readlink = build(tmp_path / "root/ds"), os.readlink
     shutil.copytree(path, tmp_path / "elsewhere")
 
-    def other(link: Any, **options: Any) -> str:
+    def other(link, **options):
         if proc == "not there" and os.fspath(link).startswith("/proc/self/fd"):
             raise FileNotFoundError(link)
         found = readlink(link, **options)
@@ -135,7 +129,7 @@ def test_a_link_for_the_time_of_the_opening_is_not_followed(
 
 
 @pytest.mark.parametrize("special", ["fifo", "directory", "device"])
-def test_no_regular_file_is_no_data(tmp_path: Path, special: str) -> None:
+def test_no_regular_file_is_no_data(tmp_path, special):
     """In particular, opening a fifo must not wait for a writer that never comes."""
     path = build(tmp_path / "ds")
     file = path / "00000.stream.bin"
@@ -150,7 +144,7 @@ def test_no_regular_file_is_no_data(tmp_path: Path, special: str) -> None:
         cl.open_dataset(path, roots=["/"]).tokens(0, 2)
 
 
-def test_sizes_from_outer_space_allocate_nothing(tmp_path: Path) -> None:
+def test_sizes_from_outer_space_allocate_nothing(tmp_path):
     """All numbers at once, so that they agree with each other."""
     path = build(tmp_path / "ds")
     head = json.loads((path / "manifest.json").read_bytes())

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests import archives
-from tests.conftest import Tally
 from tests.hostile.fuzz import CORPUS, NAMES, attempt, fuzz, measured, mutate, seeds
 from tests.hostile.targets import Template, targets
 from tests.scale import scaled
@@ -18,15 +17,15 @@ SECONDS = scaled(12, 300)  # in all
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
+def template(tmp_path_factory):
     return Template.make(tmp_path_factory.mktemp("template") / "ds")
 
 
-def test_every_target_is_tried(template: Template) -> None:
+def test_every_target_is_tried(template):
     assert sorted(targets(template)) == sorted(NAMES)
 
 
-def test_the_corpus_is_packed_as_fuzz_packs_it() -> None:
+def test_the_corpus_is_packed_as_fuzz_packs_it():
     """Its inputs are of targets that exist, and those that were found are named by their content."""
     files = archives.read(CORPUS)
     assert archives.tar(files) == archives.read_tar(CORPUS)
@@ -39,7 +38,7 @@ def test_the_corpus_is_packed_as_fuzz_packs_it() -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", NAMES)
-def test_inputs(template: Template, name: str, tally: Tally) -> None:
+def test_inputs(template, name, tally):
     target, kept = targets(template)[name], seeds(name, template)
     rng = np.random.default_rng(0)
     with warnings.catch_warnings():

@@ -4,9 +4,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pytest
 
@@ -19,13 +17,13 @@ from tests.corpora.records import write_rows
 
 _RANDOM = re.compile(r"[0-9a-f]{16}")  # of temporary names and logs, which nobody can ship
 _EVENTS = {"os.rename": 1, "os.mkdir": 0, "os.remove": 0, "os.truncate": 0, "os.link": 1}
-_seen: list[str] | None = None
+_seen = None
 
 
-def _hook(event: str, arguments: tuple[object, ...]) -> None:
+def _hook(event, arguments):
     if _seen is not None and (
         event in _EVENTS or (event == "open" and int(arguments[2] or 0) & (os.O_ACCMODE | os.O_CREAT))
-    ):  # type: ignore[call-overload]
+    ):
         _seen.append(
             os.path.abspath(os.fsdecode(arguments[_EVENTS.get(event, 0)]))
             if isinstance(arguments[_EVENTS.get(event, 0)], (str, bytes, os.PathLike))
@@ -34,10 +32,10 @@ def _hook(event: str, arguments: tuple[object, ...]) -> None:
 
 
 @contextmanager
-def _written(root: Path) -> Iterator[set[str]]:
+def _written(root):
     """The names below `root` that are opened for writing, made or replaced in the block, with their folders."""
     global _seen
-    _seen, found = [], set[str]()
+    _seen, found = [], set()
     try:
         yield found
     finally:
@@ -52,7 +50,7 @@ def _written(root: Path) -> Iterator[set[str]]:
 sys.addaudithook(_hook)
 
 
-def _write_column(path: Path) -> None:
+def _write_column(path):
     config = {"seq_len": 16, "datasets": {"a": {"path": str(path)}}, "packing": {}}
     with (
         cl.batches(config, micro_batch_size=4, num_samples=40, last_batch="partial") as loader,
@@ -62,15 +60,15 @@ def _write_column(path: Path) -> None:
             writer.write(batch, batch["labels"] % 200)
 
 
-def _finish(path: Path) -> None:
+def _finish(path):
     cl.column_writer(path, "t", "u1").finish(partial=True)
 
 
-def _command(*words: str) -> Callable[[Path], object]:
+def _command(*words):
     return lambda path: main([word.replace("DS", str(path)).replace("TMP", str(path.parent)) for word in words])
 
 
-COMMANDS: dict[str, tuple[Callable[[Path], object], bool]] = {  # and whether a column was begun before
+COMMANDS = {  # and whether a column was begun before
     "write": (_write_column, False),
     "write more": (_write_column, True),
     "finish": (_finish, True),
@@ -100,7 +98,7 @@ COMMANDS: dict[str, tuple[Callable[[Path], object], bool]] = {  # and whether a 
 }
 
 
-def _content(folder: Path) -> dict[str, bytes | None]:
+def _content(folder):
     return {
         str(one.relative_to(folder)): one.read_bytes() if one.is_file() else None for one in sorted(folder.rglob("*"))
     }
@@ -108,7 +106,7 @@ def _content(folder: Path) -> dict[str, bytes | None]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("link", [os.symlink, os.link])
-def test_links_of_a_dataset(name: str, link: Callable[[Path, Path], None], tmp_path: Path) -> None:
+def test_links_of_a_dataset(name, link, tmp_path):
     command, begun = COMMANDS[name]
     path, kept, home = tmp_path / "ds", tmp_path / "kept", tmp_path / "home"
     write_dataset(path, random_documents(30, seed=1), shards=2)

@@ -9,23 +9,23 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @cache
-def product_files() -> list[Path]:
+def product_files():
     """The Python files of the product, as they lie there."""
     return sorted(path for top in ("conceptloader", "integrations") for path in (ROOT / top).rglob("*.py"))
 
 
-def module_name(path: Path) -> str:
+def module_name(path):
     parts = path.relative_to(ROOT).with_suffix("").parts
     parts = ("conceptloader", *parts) if parts[0] == "integrations" else parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 @cache
-def imports() -> dict[str, set[str]]:
+def imports():
     """Module -> modules of the product that it imports, those hidden in functions or under TYPE_CHECKING included, and
     those that are given to import_module as a string."""
     names = {module_name(path) for path in product_files()}
-    graph: dict[str, set[str]] = {}
+    graph = {}
     for path in product_files():
         name = module_name(path)
         package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
@@ -45,7 +45,7 @@ def imports() -> dict[str, set[str]]:
     return graph
 
 
-def possible(name: ast.expr) -> str:
+def possible(name):
     """A pattern of the modules that a string may name; where it is made up, any word may stand for a value."""
     parts = name.values if isinstance(name, ast.JoinedStr) else [name]
     texts = [part.value if isinstance(part, ast.Constant) else None for part in parts]
@@ -53,7 +53,7 @@ def possible(name: ast.expr) -> str:
     return "".join(r"\w*" if text is None else re.escape(str(text)) for text in texts) if known else ""
 
 
-def name_of(node: ast.Call) -> str:
+def name_of(node):
     """The last part of what is called."""
     function = node.func
     return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")

@@ -7,7 +7,6 @@ counts how many messages say what was expected and what to do, and refuses a pro
 import ast
 import re
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -36,7 +35,7 @@ PRONOUN = re.compile(
 )
 
 
-def text_of(node: ast.expr) -> str:
+def text_of(node):
     """The text of an argument, what is filled in as {source}."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
@@ -47,7 +46,7 @@ def text_of(node: ast.expr) -> str:
     return f"{{{ast.unparse(node.value if isinstance(node, ast.FormattedValue) else node)}}}"
 
 
-def texts_of(scope: ast.AST, stop: int | None = None) -> dict[str, str]:
+def texts_of(scope, stop=None):
     """Texts that a module or function gives a name, before a line: DAMAGED, or fix. Several messages share some."""
     body = scope.body if isinstance(scope, ast.Module) else ast.walk(scope)
     given = [node for node in body if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
@@ -56,7 +55,7 @@ def texts_of(scope: ast.AST, stop: int | None = None) -> dict[str, str]:
 
 
 @cache
-def calls() -> list[tuple[str, str, dict[str, str]]]:
+def calls():
     """(file, kind, parts) of each error that the product makes."""
     files = sorted(path for top in ("conceptloader", "integrations") for path in (ROOT / top).rglob("*.py"))
     modules = {file: ast.parse(file.read_text("utf-8")) for file in files}
@@ -81,14 +80,14 @@ def calls() -> list[tuple[str, str, dict[str, str]]]:
     return made
 
 
-def parts_of(text: str) -> dict[str, str]:
+def parts_of(text):
     """The parts of a whole message: found, expected, fix."""
     what, _, fix = text.partition("; ")
     found, _, expected = what.partition(", expected ")
     return {"found": found.replace("found ", "", 1) if expected else found, "expected": expected, "fix": fix}
 
 
-def messages() -> Iterator[str]:
+def messages():
     """A line for each error: its file, its kind, and its parts in the order of the message."""
     for file, kind, parts in calls():
         found, expected = parts.get("found", ""), parts.get("expected", "")
@@ -97,7 +96,7 @@ def messages() -> Iterator[str]:
         yield f"{file} {kind} {parts.get('path', '')}: {said}".replace("\n", "\\n")
 
 
-def faults() -> Iterator[str]:
+def faults():
     """What is wrong with the form of the messages. Prints how many have each part."""
     made = calls()
     for file, kind, parts in made:
@@ -110,7 +109,7 @@ def faults() -> Iterator[str]:
             yield f"at least {least:.0%} of the messages say {part!r}"
 
 
-def main() -> int:
+def main():
     now = "\n".join(sorted(messages())) + "\n"
     if "--write" in sys.argv:
         SNAPSHOT.write_text(now, "utf-8")

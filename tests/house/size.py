@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -21,9 +20,9 @@ Sizes = Counter[tuple[str, str]]
 
 
 @cache  # most files are the same in both revisions
-def count(text: str) -> tuple[int, int]:
+def count(text):
     """(code lines, tokens) of a file."""
-    lines, tokens, begins = set[int](), 0, True
+    lines, tokens, begins = set(), 0, True
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         alone = begins and token.type == tokenize.STRING  # a docstring, or a string that nobody reads
         if token.type not in (*LAYOUT, tokenize.COMMENT) and not alone:
@@ -34,7 +33,7 @@ def count(text: str) -> tuple[int, int]:
     return len(lines), tokens
 
 
-def part(path: str) -> str:
+def part(path):
     """Where a file is counted."""
     top, name, below, *_ = *path.removesuffix(".py").split("/"), "", ""
     if top == "tests":
@@ -43,7 +42,7 @@ def part(path: str) -> str:
     return "core" if core and top == "conceptloader" else "add-ons"
 
 
-def files(revision: str) -> Iterator[tuple[str, str]]:
+def files(revision):
     """(path, text) of the Python files of a revision; "": as they lie here."""
     tops = ("conceptloader", "integrations", "tests")
     if not revision:
@@ -59,16 +58,16 @@ def files(revision: str) -> Iterator[tuple[str, str]]:
         yield path, answers.read(int(answers.readline().split()[2]) + 1).decode()
 
 
-def sizes(revision: str = "") -> Sizes:
+def sizes(revision=""):
     """(part, "lines" or "tokens") -> how many."""
-    found: Sizes = Counter()
+    found = Counter()
     for path, text in files(revision):
         for name in (part(path), "product" if part(path) != "tests" else ""):
             found.update(dict(zip(((name, "lines"), (name, "tokens")), count(text), strict=True)))
     return found
 
 
-def main(revision: str = "") -> None:
+def main(revision=""):
     now, before = sizes(), sizes(revision) if revision else None
     for name in ("core", "add-ons", "product", "tests"):
         shown = [(now[name, what], before and now[name, what] - before[name, what]) for what in ("lines", "tokens")]

@@ -8,7 +8,7 @@ SECTION = (ROOT / "design/testing.md").read_text("utf-8").split("## Promises")[1
 ROWS = re.findall(r"^\| (.+) \| (`.+) \|$", SECTION, re.M)
 
 
-def test_what_shows_a_promise_is_there() -> None:
+def test_what_shows_a_promise_is_there():
     named = [file for _, shown in ROWS for file in re.findall("`(.+?)`", shown)]
     assert [file for file in named if not (ROOT / "tests" / file).is_file()] == []
     assert 40 < len(ROWS) <= 60

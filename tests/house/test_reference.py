@@ -3,8 +3,6 @@
 import inspect
 import pydoc
 import re
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -20,14 +18,14 @@ PUBLIC = {
 }
 
 
-def documented(value: Callable[..., Any]) -> set[str]:
+def documented(value):
     """Names that have an entry in a docstring, for a class also in those of its bases."""
     sources = value.__mro__[:-1] if inspect.isclass(value) else [value]
     return {name for source in sources for name in ENTRY.findall(inspect.cleandoc(source.__doc__ or ""))}
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_every_parameter_and_result_has_an_entry(name: str) -> None:
+def test_every_parameter_and_result_has_an_entry(name):
     value = PUBLIC[name]
     signature = inspect.signature(value)
     assert {name for name in signature.parameters if name[0] != "_"} <= documented(value)
@@ -35,7 +33,7 @@ def test_every_parameter_and_result_has_an_entry(name: str) -> None:
         assert re.search("^(Returns|Yields):", inspect.cleandoc(value.__doc__ or ""), re.MULTILINE)
 
 
-def test_a_batch_is_explained_and_a_plain_dict() -> None:
+def test_a_batch_is_explained_and_a_plain_dict():
     batch = cl.TensorBatch({"input_ids": 1}, labels=2)
     assert type(batch) is dict
     assert batch == {"input_ids": 1, "labels": 2}

@@ -7,7 +7,6 @@ project once had for itself vocabulary.txt has the usual ones.
 import ast
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +18,7 @@ NAME = re.compile(r"`[^`\n]*`")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
-def texts() -> Iterator[tuple[Path, int, str]]:
+def texts():
     """(file, line, text) of all that people read: pages without their code, strings and docstrings of the product."""
     for page in (ROOT / page for page in PAGES):
         text = FENCE.sub(lambda block: "\n" * block[0].count("\n"), page.read_text("utf-8"))
@@ -32,7 +31,7 @@ def texts() -> Iterator[tuple[Path, int, str]]:
                 yield from ((file, node.lineno + k, line) for k, line in enumerate(text.splitlines()))
 
 
-def main() -> int:
+def main():
     found = [
         f"{path.relative_to(ROOT)}:{line}: {match[0]!r}, usually: {instead}"
         for path, line, text in texts()

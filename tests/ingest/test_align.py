@@ -2,7 +2,6 @@
 
 import json
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,17 +23,17 @@ texts = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 
 
 @cache
-def library(family: str) -> Tokenizer:
+def library(family):
     """What tells the whole place of each token: a post-processor could only take white space out of it."""
     content = json.loads(definition(family))
     return Tokenizer.from_str(json.dumps({**content, "post_processor": None}))
 
 
-def characters_of(family: str, text: str) -> list[tuple[int, list[int]]]:
+def characters_of(family, text):
     """(id, the characters that count) of each token, by the definition."""
     encoded = library(family).encode(text, add_special_tokens=False)
     found = []
-    run: list[bytes] = []
+    run = []
     for i, (name, (start, end)) in enumerate(zip(encoded.tokens, encoded.offsets, strict=True)):
         characters = list(range(start, max(end, start + 1)))
         if len(characters) > 1 and name.startswith("<0x"):  # one byte of several characters in a row
@@ -50,12 +49,12 @@ def characters_of(family: str, text: str) -> list[tuple[int, list[int]]]:
     return found
 
 
-def belongs(align: str, characters: list[int], start: int, end: int) -> bool:
+def belongs(align, characters, start, end):
     held = [start <= at < end for at in characters]
     return {"first": held[0], "any": any(held), "majority": 2 * sum(held) > len(held)}[align]
 
 
-def tokens_of(tokenizer: Any, found: list[str], spans: list[tuple[int, int, int]], align: str) -> list[list[int]]:
+def tokens_of(tokenizer, found, spans, align):
     """For each span (text, start, end) the numbers of its tokens, within its text."""
     tokens, places = tokenizer.encode(found, [True] * len(found))
     columns = [np.array([span[i] for span in spans], np.int64) for i in range(3)]
@@ -67,7 +66,7 @@ def tokens_of(tokenizer: Any, found: list[str], spans: list[tuple[int, int, int]
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=40)
 @given(data=st.data(), found=st.lists(texts, min_size=1, max_size=3), align=st.sampled_from(ALIGNS))
-def test_equals_a_loop_over_characters(family: str, data: st.DataObject, found: list[str], align: str) -> None:
+def test_equals_a_loop_over_characters(family, data, found, align):
     tokenizer = FileTokenizer(definition(family), family, END)
     spans = []
     for row, text in enumerate(found):
@@ -83,6 +82,6 @@ def test_equals_a_loop_over_characters(family: str, data: st.DataObject, found: 
     ]
 
 
-def test_white_space_is_what_python_calls_so() -> None:
+def test_white_space_is_what_python_calls_so():
     text = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
     assert _spaces([text]).tolist() == [*(one.isspace() for one in text), False]

@@ -7,7 +7,6 @@ import math
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,7 +22,7 @@ SECTIONS = Path(__file__).with_name("refusals.txt").read_text().split("\n== ")[1
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.partition("\n")[0])
-def test_lines(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines(section, tmp_path, monkeypatch):
     """All of them in one file, each between two good lines, a blank one before it; and each in a table."""
     monkeypatch.chdir(tmp_path)
     options, good, *rows = section.strip().split("\n")
@@ -56,12 +55,12 @@ def test_lines(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert (code, "in.parquet" in said) == (1, True), line
 
 
-def table(**columns: Any) -> pa.Table:
+def table(**columns):
     return pa.table({k: values if isinstance(values, pa.Array) else pa.array(values) for k, values in columns.items()})
 
 
 TWO = ["ab", "ab"]
-TABLES: list[tuple[pa.Table, str, str]] = [
+TABLES = [
     (table(text=["ab", None]), "row 1: ", "expected a string"),
     (table(text=pa.array([b"ab", b"a\xff"]).view("string")), "row 1: ", "not UTF-8"),
     (table(text=TWO, spans=[[{"start": 0, "end": 1, "concepts": ["verb"]}], [None]]), "row 1: ", "found null"),
@@ -85,10 +84,10 @@ TABLES: list[tuple[pa.Table, str, str]] = [
 
 
 @pytest.mark.parametrize(("found", "where", "message"), TABLES)
-def test_tables(tmp_path: Path, found: pa.Table, where: str, message: str) -> None:
+def test_tables(tmp_path, found, where, message):
     source = tmp_path / "in.parquet"
     pq.write_table(found, source)
-    more: dict[str, Any] = {"vocab_size": 300, "no_eos": True} if "tokens" in found.column_names else {}
+    more = {"vocab_size": 300, "no_eos": True} if "tokens" in found.column_names else {}
     if "x" in found.column_names:
         more["columns"] = Columns(metadata_columns=["x"])
     with pytest.raises(InputError, match=f"{source}: {where}.*({message})"):
@@ -97,7 +96,7 @@ def test_tables(tmp_path: Path, found: pa.Table, where: str, message: str) -> No
         assert build([source], tmp_path / "out", on_bad=lambda *_: None, **more).documents == 1
 
 
-def test_metadata_of_the_types_of_parquet(tmp_path: Path) -> None:
+def test_metadata_of_the_types_of_parquet(tmp_path):
     """Times as text, and what JSON has no number for as null."""
     kinds = [pa.time64("us"), pa.timestamp("ns", "UTC"), pa.duration("us"), pa.duration("ns")]
     columns = {str(i): pa.array([1000], pa.int64()).cast(kind) for i, kind in enumerate(kinds)}
@@ -116,7 +115,7 @@ def test_metadata_of_the_types_of_parquet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bad", [{0, 1}, {0, 1, 2}, {1, 2}, {0, 2, 4}, {*range(0, 40, 3), *range(20)}])
 @pytest.mark.parametrize("kind", [pa.string(), pa.string_view()], ids=str)
-def test_many_bad_rows_of_a_table(bad: set[int], kind: Any, tmp_path: Path) -> None:
+def test_many_bad_rows_of_a_table(bad, kind, tmp_path):
     """In whatever type, also where no row or no neighbours are left, and in a field of spans that pyarrow rejects."""
     rows = [
         {"text": "abc", "spans": [{"start": 0, "end": 3, "concepts": None if k in bad else ["a"]}]}
@@ -124,8 +123,8 @@ def test_many_bad_rows_of_a_table(bad: set[int], kind: Any, tmp_path: Path) -> N
     ]
     table = pa.Table.from_pylist(rows)
     pq.write_table(table.set_column(0, "text", table["text"].cast(kind)), tmp_path / "in.parquet")
-    found: list[Any] = []
-    options: dict[str, Any] = {"tokenizer": "bytes", "vocabulary": {"concepts": ["a"]}}
+    found = []
+    options = {"tokenizer": "bytes", "vocabulary": {"concepts": ["a"]}}
     made = cl.build(tmp_path / "in.parquet", tmp_path / "out", on_bad=lambda *one: found.append(one), **options)
     assert [where for _, where, _ in found] == [f"row {k}" for k in sorted(bad)]
     assert made.documents == len(rows) - len(bad)

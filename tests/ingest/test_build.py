@@ -1,8 +1,5 @@
 """Records in, dataset out: every format, any plan, any number of workers."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
 import conceptloader as cl
@@ -14,7 +11,7 @@ from tests.raises import raises
 KINDS = ("jsonl", "jsonl.gz", "jsonl.zst", "parquet")
 
 
-def corpus(count: int = 60) -> list[dict[str, Any]]:
+def corpus(count=60):
     rng = np.random.default_rng(5)
     result = []
     for i in range(count):
@@ -29,7 +26,7 @@ def corpus(count: int = 60) -> list[dict[str, Any]]:
     return result
 
 
-def test_workers_do_not_matter(tmp_path: Path) -> None:
+def test_workers_do_not_matter(tmp_path):
     found = corpus()
     inputs = [write_rows(tmp_path / f"in.{kind}", found) for kind in KINDS]
     build(inputs[:1], tmp_path / "one")
@@ -46,7 +43,7 @@ def test_workers_do_not_matter(tmp_path: Path) -> None:
     assert shown(str(tmp_path / "out1")) == shown(str(tmp_path / "one")) * 4
 
 
-def test_directories_and_moved_inputs_and_a_second_run(tmp_path: Path) -> None:
+def test_directories_and_moved_inputs_and_a_second_run(tmp_path):
     found = corpus(10)
     for place in ("a", "b"):
         (tmp_path / place / "deep").mkdir(parents=True)
@@ -60,7 +57,7 @@ def test_directories_and_moved_inputs_and_a_second_run(tmp_path: Path) -> None:
         assert [ds.document_id(k) for k in range(20)] == [row["id"] for row in found * 2]
     before = content(tmp_path / "out-b")
     assert build([tmp_path / "b"], tmp_path / "out-b").kept_shards == 1
-    others: tuple[dict[str, Any], ...] = {"no_eos": True}, {"vocabulary": {"concepts": ["animal", "other"]}}
+    others = {"no_eos": True}, {"vocabulary": {"concepts": ["animal", "other"]}}
     for more in others:
         with raises(ConfigError, found="a complete dataset of other", fix="nothing was changed"):
             build([tmp_path / "b"], tmp_path / "out-b", **more)

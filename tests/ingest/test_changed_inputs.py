@@ -4,7 +4,6 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -13,7 +12,7 @@ import pytest
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.annotate import rows
 from conceptloader.ingest.annotate.annotate import annotate
-from conceptloader.ingest.build.builder import Summary, build_dataset
+from conceptloader.ingest.build.builder import build_dataset
 from conceptloader.ingest.build.options import Options
 from conceptloader.ingest.records.inputs import find_sources
 from tests.corpora.records import write_rows
@@ -22,7 +21,7 @@ DOCUMENTS = 6000
 Change = Callable[[Path], None]
 
 
-def write(path: Path, word: str = "word") -> None:
+def write(path, word="word"):
     """About 600 kB, so that the sampled pieces are not all of it."""
     records = [{"id": f"{i:06}", "text": f"{word} {i:06} " + "x" * 60} for i in range(DOCUMENTS)]
     if path.suffix == ".parquet":
@@ -31,24 +30,24 @@ def write(path: Path, word: str = "word") -> None:
         write_rows(path, records)
 
 
-def build(source: Path, out: Path, on_progress: Callable[[], None] = lambda: None, **more: Any) -> Summary:
+def build(source, out, on_progress=lambda: None, **more):
     sources = find_sources([source])
     options = Options(tokenizer="bytes", shard_input_bytes=200_000)
     return build_dataset(sources, out, options, watch=lambda total, done: lambda progress: on_progress(), **more)
 
 
-def truncate(path: Path) -> None:
+def truncate(path):
     lines = path.read_bytes().splitlines(keepends=True)
     os.truncate(path, sum(map(len, lines[: len(lines) // 2])))
 
 
-def edit(path: Path) -> None:
+def edit(path):
     with open(path, "r+b") as file:
         file.write(file.read().replace(b"word", b"WORD"))  # appended: read and write share the position
     os.truncate(path, path.stat().st_size // 2)
 
 
-def replace(path: Path) -> None:
+def replace(path):
     """Another file of the same size and time."""
     other = path.with_name("other" + path.suffix)
     write(other, "WORD")
@@ -59,12 +58,12 @@ def replace(path: Path) -> None:
 @pytest.mark.parametrize(
     ("suffix", "change"), [(".jsonl", truncate), (".jsonl", edit), (".jsonl", replace), (".parquet", replace)]
 )
-def test_while_a_build_runs(tmp_path: Path, suffix: str, change: Change) -> None:
+def test_while_a_build_runs(tmp_path, suffix, change):
     source, out = tmp_path / f"in{suffix}", tmp_path / "out"
     write(source)
     todo = [change]
 
-    def once() -> None:
+    def once():
         while todo:
             todo.pop()(source)
 
@@ -74,7 +73,7 @@ def test_while_a_build_runs(tmp_path: Path, suffix: str, change: Change) -> None
     assert not list(out.glob("*.shard.json")), "the shard that was read meanwhile is not kept"
 
 
-def test_between_two_runs_of_a_build(tmp_path: Path) -> None:
+def test_between_two_runs_of_a_build(tmp_path):
     """Edited, also where the samples do not look; one more."""
     source, out = tmp_path / "in.jsonl", tmp_path / "out"
     write(source)
@@ -105,7 +104,7 @@ def test_between_two_runs_of_a_build(tmp_path: Path) -> None:
         main_error(["build", tmp_path / "more.jsonl", "--out", out, "--tokenizer", "bytes"])
 
 
-def main_error(arguments: list[object]) -> None:
+def main_error(arguments):
     """Runs a command that fails, and raises its error."""
     from conceptloader.cli import make_parser
     from conceptloader.cli.output import Output
@@ -114,14 +113,14 @@ def main_error(arguments: list[object]) -> None:
     parsed.run(parsed, Output(False))
 
 
-def test_while_annotations_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_annotations_are_read(tmp_path, monkeypatch):
     source, notes = tmp_path / "in.jsonl", tmp_path / "notes.jsonl"
     write(source)
     build(source, tmp_path / "ds")
     notes.write_text("".join(f'{{"document": {i}, "start": 0, "end": 1, "concepts": [1]}}\n' for i in range(100)))
     real = rows.read_blocks
 
-    def changing(*arguments: Any) -> Any:
+    def changing(*arguments):
         for block in real(*arguments):
             truncate(notes)
             yield block

@@ -3,8 +3,6 @@
 import contextlib
 import io
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,18 +41,18 @@ TALK = [
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> FileTokenizer:
+def tokenizer():
     made = byte_level()
     made.add_special_tokens([AddedToken(name, special=True) for name in ("<|im_start|>", "<|im_end|>")])
     return FileTokenizer(made.to_str().encode(), "tokenizer", "<|im_end|>")
 
 
-def parser(tokenizer: FileTokenizer, template: str = CHATML, rule: str = "error", **rules: Any) -> ChatParser:
+def parser(tokenizer, template=CHATML, rule="error", **rules):
     columns = Columns(**MADE, ignored=[f"messages.{name}" for name in ("loss_weight", "note")])
     return ChatParser(ChatRules(template=template, specials={}, **rules), SpecialTokens(tokenizer, rule), columns)
 
 
-def parsed(using: ChatParser, *records: Any) -> list[tuple[str, list[int], list[int]]]:
+def parsed(using, *records):
     batch = using.parse([json.dumps(record).encode() for record in records])
     assert batch.tokens is not None
     borders = batch.tokens.offsets.tolist()
@@ -68,8 +66,8 @@ def parsed(using: ChatParser, *records: Any) -> list[tuple[str, list[int], list[
 USER, ANSWER = TALK[1], TALK[2]
 
 
-def test_templates_that_cannot_be_used_are_refused_before_the_build(tmp_path: Path) -> None:
-    def rules(content: Any) -> ChatRules:
+def test_templates_that_cannot_be_used_are_refused_before_the_build(tmp_path):
+    def rules(content):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
         return load_rules(str(tmp_path))
 
@@ -91,15 +89,14 @@ def test_templates_that_cannot_be_used_are_refused_before_the_build(tmp_path: Pa
         load_rules("bytes", str(tmp_path / "none.jinja"))
 
 
-def build(*arguments: object) -> dict[str, Any]:
+def build(*arguments):
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         assert main(["build", *map(str, arguments), "--json", "--quiet"]) == 0
-    found: dict[str, Any] = json.loads(output.getvalue())
-    return found
+    return json.loads(output.getvalue())
 
 
-def test_from_conversations_to_packs(tmp_path: Path, tokenizer: FileTokenizer) -> None:
+def test_from_conversations_to_packs(tmp_path, tokenizer):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -127,14 +124,14 @@ def test_from_conversations_to_packs(tmp_path: Path, tokenizer: FileTokenizer) -
         "seq_len": 64, "order": "sequential", "packing": {"bins": 8},
         "datasets": {"chat": {"path": str(tmp_path / "j")}}, "outputs": {"document_ids": True},
     }  # fmt: skip
-    trained: list[int] = []
+    trained = []
     for batch in cl.make_dataloader(config, micro_batch_size=2):
         trained += batch["labels"][batch["loss_mask"] == 1].tolist()
     everything = one.read(0, one.num_tokens)
     assert sorted(trained) == sorted(everything["tokens"][everything["loss_mask"] == 1].tolist())
 
 
-def model(tmp_path: Path, *names: str, **config: Any) -> Path:
+def model(tmp_path, *names, **config):
     """A folder with special tokens of these names too."""
     made = byte_level()
     made.add_special_tokens([AddedToken(name, special=True) for name in ("<|im_start|>", "<|im_end|>", *names)])
@@ -146,14 +143,13 @@ def model(tmp_path: Path, *names: str, **config: Any) -> Path:
     return folder
 
 
-def write(path: Path, *records: Any) -> Path:
+def write(path, *records):
     return write_rows(path, records)
 
 
-def tokens_of(path: Path) -> list[int]:
+def tokens_of(path):
     with cl.open_dataset(path) as ds:
-        found: list[int] = ds.tokens(0, ds.num_tokens).tolist()
-    return found
+        return ds.tokens(0, ds.num_tokens).tolist()
 
 
 SHAPES = {
@@ -168,7 +164,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_tokens_and_masks_are_those_of_apply_chat_template(tokenizer: FileTokenizer, shape: str) -> None:
+def test_tokens_and_masks_are_those_of_apply_chat_template(tokenizer, shape):
     """And without marks what each answer adds, as TRL has it, where its prompt ends with a token."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: Python 3.10 has none")
     made = Tokenizer.from_str((tokenizer.definition or b"").decode())
@@ -192,7 +188,7 @@ def test_tokens_and_masks_are_those_of_apply_chat_template(tokenizer: FileTokeni
 GOOD = {"role": "assistant", "content": "good"}
 
 
-def test_null_is_no_value_in_any_format(tmp_path: Path) -> None:
+def test_null_is_no_value_in_any_format(tmp_path):
     """Of one Dataset, in each format that datasets itself writes, and of the rows that it was made of."""
     datasets = pytest.importorskip("datasets", reason="datasets is not installed: `make test-trainers` has it")
     shown = CHATML.replace("{{ m.content }}", "{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}")
@@ -213,7 +209,7 @@ def test_null_is_no_value_in_any_format(tmp_path: Path) -> None:
     assert found == [found[0]] * 3
 
 
-def test_a_token_over_the_beginning_of_an_answer_is_of_the_prompt(tokenizer: FileTokenizer) -> None:
+def test_a_token_over_the_beginning_of_an_answer_is_of_the_prompt(tokenizer):
     """As docs/conversations.md says, by both ways to know what the assistant says."""
     made = Tokenizer(
         models.BPE({"\u010a": 0, "\u010a\u010a": 1, "a": 2, "!": 3, "a!": 4}, [("\u010a", "\u010a"), ("a", "!")])

@@ -1,7 +1,6 @@
 """The compiled parser of token lists agrees with the json module, or declines."""
 
 import json
-from typing import Any
 
 import numpy as np
 from hypothesis import example, given
@@ -14,7 +13,7 @@ SPACES = st.sampled_from(["", " ", "\t", "  "])
 
 
 @given(st.lists(st.integers(0, 10**18 - 1)), SPACES, SPACES)
-def test_lists_of_integers(values: list[int], before: str, after: str) -> None:
+def test_lists_of_integers(values, before, after):
     text = before + f"{before},{after}".join(map(str, values)) + after
     out = np.empty(len(text) // 2 + 1, np.int64)
     assert parse_digits(np.frombuffer(text.encode(), np.uint8), out) == len(values)
@@ -26,7 +25,7 @@ def test_lists_of_integers(values: list[int], before: str, after: str) -> None:
 @example("1,")
 @example("")
 @example("1 2")
-def test_never_more_than_json(text: str) -> None:
+def test_never_more_than_json(text):
     out = np.empty(len(text) // 2 + 1, np.int64)
     count = parse_digits(np.frombuffer(text.encode(), np.uint8), out)
     try:
@@ -39,7 +38,7 @@ def test_never_more_than_json(text: str) -> None:
         assert out[:count].tolist() == wanted
 
 
-def records() -> "st.SearchStrategy[dict[str, Any]]":
+def records():
     key = st.sampled_from(["tokens", 'a"tokens', "id", "x", '\\"tokens', "tokens\\"])
     value = st.recursive(
         st.lists(st.integers(0, 99), max_size=3) | st.sampled_from(["tokens", '"tokens": [1]', 0, None, "[", "]"]),
@@ -50,7 +49,7 @@ def records() -> "st.SearchStrategy[dict[str, Any]]":
 
 
 @given(records(), st.sampled_from([None, 1]), st.booleans())
-def test_records_read_alike(record: dict[str, Any], indent: int | None, ascii_only: bool) -> None:
+def test_records_read_alike(record, indent, ascii_only):
     line = json.dumps(record, indent=indent, ensure_ascii=ascii_only).replace("\n", " ").encode()
     found = read_record(line, "tokens")
     if isinstance(found.get("tokens"), np.ndarray):

@@ -3,7 +3,6 @@
 import base64
 import gzip
 import json
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,20 +17,20 @@ from conceptloader.ingest.records.tokenizer import load_tokenizer
 from tests.raises import raises
 
 
-def refuse(problem: str) -> None:
+def refuse(problem):
     raise InputError.saying("", problem)
 
 
-def texts(folder: Path | str) -> list[str]:
+def texts(folder):
     return [row["text"] for source in find_sources([folder]) for _, row in read_rows(source, None, refuse)]
 
 
-def lines(path: Path, *found: str) -> None:
+def lines(path, *found):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in found or (path.stem,)))
 
 
-def tree(folder: Path, *names: str) -> Path:
+def tree(folder, *names):
     """Files with a row each: their name. Others than .jsonl are empty."""
     for name in names:
         lines(folder / name, name)
@@ -69,9 +68,7 @@ x/a.00000-of-00002.jsonl y/a.00001-of-00002.jsonl => the numbers 0 of 2
 
 
 @pytest.mark.parametrize("folder", FOLDERS.strip().splitlines())
-def test_a_folder_is_all_files_of_one_kind_or_refused(
-    folder: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_is_all_files_of_one_kind_or_refused(folder, tmp_path, caplog):
     files, _, found = folder.partition(" =>")
     names = files.split()
     tree(tmp_path, *names)
@@ -86,7 +83,7 @@ def test_a_folder_is_all_files_of_one_kind_or_refused(
     assert (f"skipped {len(names) - len(records)} files of other kinds" in caplog.text) == (len(names) > len(records))
 
 
-def test_a_part_of_a_table_and_a_repository_with_configs_are_refused(tmp_path: Path) -> None:
+def test_a_part_of_a_table_and_a_repository_with_configs_are_refused(tmp_path):
     tree(tmp_path / "table", "day/a.jsonl", "_delta_log/0.json")
     with raises(ConfigError, "day", "the Delta table"):
         input_files([tmp_path / "table" / "day"])
@@ -105,13 +102,13 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(("name", "fix"), OTHERS.items())
-def test_other_files_are_refused_by_name(tmp_path: Path, name: str, fix: str) -> None:
+def test_other_files_are_refused_by_name(tmp_path, name, fix):
     (tmp_path / name).write_text("x")
     with raises(ConfigError, name, "an unknown file name", fix=fix):
         find_sources([tmp_path / name])
 
 
-def test_endings_in_any_case(tmp_path: Path) -> None:
+def test_endings_in_any_case(tmp_path):
     table = pa.table({"text": ["a,b"]})
     for name in ("A.PARQUET", "b.parq"):
         pq.write_table(table, tmp_path / name)
@@ -120,7 +117,7 @@ def test_endings_in_any_case(tmp_path: Path) -> None:
     assert [texts(path) for path in tmp_path.iterdir()] == [["a,b"]] * 4
 
 
-def test_corrupt_pages_of_parquet(tmp_path: Path) -> None:
+def test_corrupt_pages_of_parquet(tmp_path):
     path = tmp_path / "a.parquet"
     table = pa.table({"text": ["a" * 20, "b" * 20]})
     pq.write_table(
@@ -133,19 +130,19 @@ def test_corrupt_pages_of_parquet(tmp_path: Path) -> None:
         cl.build(path, tmp_path / "out", tokenizer="bytes")
 
 
-class _Keys(pe.KmsClient):  # type: ignore[misc]
-    def __init__(self, _: object) -> None:
+class _Keys(pe.KmsClient):
+    def __init__(self, _):
         super().__init__()
 
-    def wrap_key(self, key: bytes, _: object) -> bytes:
+    def wrap_key(self, key, _):
         return base64.b64encode(key)
 
-    def unwrap_key(self, key: bytes, _: object) -> bytes:
+    def unwrap_key(self, key, _):
         return base64.b64decode(key)
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_encrypted_columns_of_parquet(tmp_path: Path, plain: bool) -> None:
+def test_encrypted_columns_of_parquet(tmp_path, plain):
     """pyarrow would end the process, even where nobody wants that column."""
     plan = pe.EncryptionConfiguration(footer_key="f", column_keys={"c": ["secret"]}, plaintext_footer=plain)
     keys = pe.CryptoFactory(_Keys).file_encryption_properties(pe.KmsConnectionConfig(), plan)
@@ -156,7 +153,7 @@ def test_encrypted_columns_of_parquet(tmp_path: Path, plain: bool) -> None:
         find_sources([tmp_path / "a.parquet"])
 
 
-def test_zeros_behind_a_member(tmp_path: Path) -> None:
+def test_zeros_behind_a_member(tmp_path):
     member = gzip.compress(b'{"text": "a"}\n')
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(member + bytes(200_000) + member + bytes(9))
@@ -167,12 +164,12 @@ def test_zeros_behind_a_member(tmp_path: Path) -> None:
             texts(path)
 
 
-def test_of_a_repository_the_files_of_a_path_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_repository_the_files_of_a_path_are_fetched(tmp_path, monkeypatch):
     """What is asked for is there afterwards, and is a folder or file as any other."""
     names = "a/train/0.jsonl", "a/test/0.jsonl", "c/1.jsonl", "c/[1].jsonl", "b.tar"
-    fetched: list[str] = []
+    fetched = []
 
-    def snapshot_download(name: str, *, allow_patterns: list[str], **_: object) -> str:
+    def snapshot_download(name, *, allow_patterns, **_):
         from huggingface_hub.utils import filter_repo_objects
 
         fetched[:] = filter_repo_objects(names, allow_patterns=allow_patterns)

@@ -2,22 +2,20 @@
 
 from pathlib import Path
 
-import pytest
-
 from conceptloader.errors import InputError
 from conceptloader.ingest.build.plan import default_shard_bytes
 from conceptloader.ingest.records.inputs import Source, find_sources
 from tests.raises import raises
 
 
-def test_shards_of_a_large_corpus() -> None:
+def test_shards_of_a_large_corpus():
     """About 64 of them; the sizes are rounded up, so that there is no small one more."""
     for sizes, wanted in (([1], 64 << 20), ([4 << 30, 1], (64 << 20) + 1), ([1 << 60], 16 << 30)):
         made = [Source(path="x", name="x", compression=None, row_groups=None, size=n, sample="") for n in sizes]
         assert default_shard_bytes(made) == wanted
 
 
-def test_linked_folders_are_read_once(tmp_path: Path) -> None:
+def test_linked_folders_are_read_once(tmp_path):
     """os.walk leaves them out, and would go around in a ring."""
     (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
     (tmp_path / "corpus").mkdir()
@@ -31,7 +29,7 @@ def test_linked_folders_are_read_once(tmp_path: Path) -> None:
         find_sources([tmp_path / "corpus"])
 
 
-def test_a_file_that_is_there_twice_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_is_there_twice_is_said(tmp_path, caplog):
     (tmp_path / "a.jsonl").write_text('{"text": "a"}')
     (tmp_path / "soft.jsonl").symlink_to(tmp_path / "a.jsonl")
     (tmp_path / "hard.jsonl").hardlink_to(tmp_path / "a.jsonl")

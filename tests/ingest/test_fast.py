@@ -1,9 +1,7 @@
 """gigatoken's ids are those of tokenizers, or it is not used."""
 
 import random
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -21,14 +19,14 @@ POOL = [
 ]  # fmt: skip
 
 
-def trained(tokenizer: Any, alphabet: bool = True, **options: Any) -> Any:
+def trained(tokenizer, alphabet=True, **options):
     letters = pre_tokenizers.ByteLevel.alphabet() if alphabet else []
     tokenizer.train_from_iterator(TEXTS, trainers.BpeTrainer(
         vocab_size=2000, special_tokens=SPECIAL + options.pop("names", []), initial_alphabet=letters))  # fmt: skip
     return tokenizer
 
 
-def levels(pattern: str = "", text: Any = None, prefix: bool = False, **model: Any) -> Any:
+def levels(pattern="", text=None, prefix=False, **model):
     made = Tokenizer(models.BPE(**model))
     if text is not None:
         made.normalizer = text
@@ -42,19 +40,19 @@ def levels(pattern: str = "", text: Any = None, prefix: bool = False, **model: A
     return trained(made)
 
 
-def pieces() -> Any:
+def pieces():
     made = Tokenizer(models.BPE(byte_fallback=True))
     made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     return trained(made, alphabet=False, names=[f"<0x{value:02X}>" for value in range(256)])
 
 
-def with_added() -> Any:
+def with_added():
     made = levels()
     made.add_tokens([AddedToken("hello world", normalized=False), AddedToken("bar", lstrip=True, rstrip=True)])
     return made
 
 
-KINDS: dict[str, Callable[[], Any]] = {
+KINDS = {
     "GPT-2": levels, "a space in front": lambda: levels(prefix=True), "added tokens": with_added, "pieces": pieces,
     "Llama 3": lambda: levels("Llama 3", ignore_merges=True), "Qwen": lambda: levels("Qwen", normalizers.NFC()),
     "Llama 3, NFC": lambda: levels("Llama 3", normalizers.NFC()), "Qwen, as it is": lambda: levels("Qwen"),
@@ -62,7 +60,7 @@ KINDS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ids_are_equal(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_are_equal(kind, monkeypatch):
     tokenizer = KINDS[kind]()
     made = fast_of(tokenizer, kind)
     assert isinstance(made, Fast), made
@@ -80,7 +78,7 @@ NEW = ["\U00010941\U00010957", "\U000323b1!", "\ua7ce", "!\ua7d2 \u0c5c", "a\u08
 
 
 @pytest.mark.parametrize("kind", ["GPT-2", "Llama 3", "Qwen", "Qwen, as it is"])
-def test_characters_that_a_table_of_unicode_lacks(kind: str) -> None:
+def test_characters_that_a_table_of_unicode_lacks(kind):
     """By a vocabulary in which each way to cut them has ids of its own."""
     tokenizer = KINDS[kind]()
     again = [f"{a}{text}{b}" for text in NEW for a in ("", "!", "a", " ") for b in ("", "!", " ")] * 9
@@ -97,7 +95,7 @@ def test_characters_that_a_table_of_unicode_lacks(kind: str) -> None:
     assert 0 < made.slowed <= 500
 
 
-def test_what_gigatoken_cannot_encode_is_encoded_by_tokenizers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_gigatoken_cannot_encode_is_encoded_by_tokenizers(monkeypatch):
     class Panic(BaseException):
         pass
 
@@ -113,7 +111,7 @@ def test_what_gigatoken_cannot_encode_is_encoded_by_tokenizers(monkeypatch: pyte
 
     class Wrong:
         @staticmethod
-        def encode(text: str) -> Any:
+        def encode(text):
             if "dies" in text:
                 raise Panic("in Rust")
             return good.encode(text)
@@ -126,7 +124,7 @@ def test_what_gigatoken_cannot_encode_is_encoded_by_tokenizers(monkeypatch: pyte
     assert made.slowed == 1
 
 
-def single_word() -> Any:
+def single_word():
     made = levels()
     made.add_tokens([AddedToken("bar", single_word=True)])
     return made
@@ -142,13 +140,13 @@ def single_word() -> Any:
         (lambda: levels(text=normalizers.Lowercase()), r"with normalizer Lowercase was never compared"),
     ],
 )
-def test_what_nobody_has_compared_is_not_used(tokenizer: Callable[[], Any], why: str) -> None:
+def test_what_nobody_has_compared_is_not_used(tokenizer, why):
     found = fast_of(tokenizer(), "t")
     assert isinstance(found, str)
     assert why in found
 
 
-def test_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_is_not_used(monkeypatch):
     monkeypatch.setattr(fast.metadata, "version", lambda name: "0.11.0")
     assert fast_of(levels(), "t") == (
         "gigatoken is 0.11.0, of which nobody knows whether it gives the same ids (known: 0.10.*)"
@@ -156,7 +154,7 @@ def test_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 31, 2000])
-def test_a_difference_ends_it_with_both_ids(at: int) -> None:
+def test_a_difference_ends_it_with_both_ids(at):
     made = fast_of(levels(), "t")
     assert isinstance(made, Fast)
     texts = ["plain words"] * at + ["differs here"] + ["plain words"] * 10
@@ -164,7 +162,7 @@ def test_a_difference_ends_it_with_both_ids(at: int) -> None:
 
     class Wrong:
         @staticmethod
-        def encode(text: str) -> Any:
+        def encode(text):
             ids = good.encode(text)
             return ids[:-1] if "differs" in text else ids
 
@@ -173,7 +171,7 @@ def test_a_difference_ends_it_with_both_ids(at: int) -> None:
         made.encode(texts)
 
 
-def test_a_difference_of_a_hard_text_is_found_at_load(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_difference_of_a_hard_text_is_found_at_load(monkeypatch):
     monkeypatch.setattr(fast, "unproven", lambda definition: "")
     found = fast_of(single_word(), "t")
     assert isinstance(found, str)

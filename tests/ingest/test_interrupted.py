@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -22,7 +21,7 @@ SHARDS = 12
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(tmp_path_factory):
     """About 100 KB, 12 shards."""
     rng = random.Random(3)
     path = tmp_path_factory.mktemp("kill") / "in.jsonl"
@@ -34,24 +33,24 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def start(source: Path, out: Path, workers: int, *options: str) -> "subprocess.Popen[bytes]":
+def start(source, out, workers, *options):
     size = -(-source.stat().st_size // SHARDS)
     command = [sys.executable, "-m", "conceptloader", "build", source, "--out", out, "--tokenizer", "bytes"]
     more = ["--workers", str(workers), "--shard-input-bytes", str(size), *options]
     return subprocess.Popen([*map(str, command), *more], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def finished(out: Path) -> set[str]:
+def finished(out):
     return {path.name for path in out.glob("*.shard.json")}
 
 
-def wait_for_shards(out: Path, count: int, process: "subprocess.Popen[bytes]") -> None:
+def wait_for_shards(out, count, process):
     while process.poll() is None and len(finished(out)) < count:
         time.sleep(0.001)
 
 
 @pytest.fixture(scope="module")
-def wanted(source: Path) -> dict[str, bytes]:
+def wanted(source):
     """What a build gives that nobody kills."""
     out = source.parent / "plain"
     process = start(source, out, 1)
@@ -60,7 +59,7 @@ def wanted(source: Path) -> dict[str, bytes]:
     return content(out)
 
 
-def test_a_killed_worker_and_ctrl_c(source: Path, wanted: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_killed_worker_and_ctrl_c(source, wanted, tmp_path):
     """Both end the build at once, and say so; the same command goes on."""
     out = tmp_path / "out"
     process = start(source, out, 2)
@@ -84,8 +83,8 @@ def test_a_killed_worker_and_ctrl_c(source: Path, wanted: dict[str, bytes], tmp_
     assert content(out) == wanted
 
 
-def test_a_worker_that_is_killed_between_two_tasks_is_told() -> None:
-    def kill(*_: object) -> None:
+def test_a_worker_that_is_killed_between_two_tasks_is_told():
+    def kill(*_):
         for child in multiprocessing.active_children():
             child.kill()
             child.join()

@@ -1,8 +1,5 @@
 """Bytes of several parquet files in one, as after `cat a b`: the last footer knows the rows of the last file only."""
 
-from pathlib import Path
-from typing import Any
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -10,7 +7,7 @@ import pytest
 from conceptloader.errors import InputError
 from conceptloader.ingest.parquet import row_groups
 
-FILES: dict[str, Any] = {
+FILES = {
     "small": {"rows": 2},
     "large": {"rows": 5000},
     "empty": {"rows": 0},
@@ -19,7 +16,7 @@ FILES: dict[str, Any] = {
 }
 
 
-def write(path: Path, rows: int, **options: Any) -> bytes:
+def write(path, rows, **options):
     text = [f"document {i} " * 5 for i in range(rows)]
     table = pa.table({"text": pa.array(text, pa.string()), "n": pa.array(range(rows), pa.int64())})
     pq.write_table(table, path, **options)
@@ -29,7 +26,7 @@ def write(path: Path, rows: int, **options: Any) -> bytes:
 @pytest.mark.parametrize("first", FILES)
 @pytest.mark.parametrize("second", FILES)
 @pytest.mark.parametrize("between", [b"", b"\n", bytes(100)])
-def test_two_in_one_raise(tmp_path: Path, first: str, second: str, between: bytes) -> None:
+def test_two_in_one_raise(tmp_path, first, second, between):
     path = tmp_path / "a.parquet"
     data = write(path, **FILES[first])
     path.write_bytes(data + between + write(path, **FILES[second]))
@@ -37,7 +34,7 @@ def test_two_in_one_raise(tmp_path: Path, first: str, second: str, between: byte
         row_groups(str(path))
 
 
-def test_rows_of_a_file_that_was_cut_are_not_lost_either(tmp_path: Path) -> None:
+def test_rows_of_a_file_that_was_cut_are_not_lost_either(tmp_path):
     path = tmp_path / "a.parquet"
     data = write(path, **FILES["large"])
     path.write_bytes(data[: len(data) // 2] + write(path, **FILES["small"]))
@@ -45,17 +42,17 @@ def test_rows_of_a_file_that_was_cut_are_not_lost_either(tmp_path: Path) -> None
         row_groups(str(path))
 
 
-def test_texts_and_values_that_hold_parquet_files_are_texts(tmp_path: Path) -> None:
+def test_texts_and_values_that_hold_parquet_files_are_texts(tmp_path):
     inner = write(tmp_path / "inner.parquet", **FILES["indexed"])
     for encoding in ("PLAIN", "DELTA_LENGTH_BYTE_ARRAY"):
         path = tmp_path / "a.parquet"
         table = pa.table({"data": [inner] * 8, "more": [b"PAR1PAR1"] * 8})
-        options: dict[str, Any] = {"compression": "none", "use_dictionary": False, "column_encoding": encoding}
+        options = {"compression": "none", "use_dictionary": False, "column_encoding": encoding}
         pq.write_table(table, path, **options)
         assert row_groups(str(path))
 
 
-def test_padding_and_bloom_filters_are_no_rows(tmp_path: Path) -> None:
+def test_padding_and_bloom_filters_are_no_rows(tmp_path):
     """Between the last column chunk and the footer there may be anything, to which nothing but the footer points."""
     path = tmp_path / "a.parquet"
     data = write(path, **FILES["plain"])

@@ -1,8 +1,5 @@
 """Spans that get no token: counted by track through restarts and workers, shown, and refused above a limit."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from conceptloader.errors import InputError
@@ -11,7 +8,7 @@ from conceptloader.ingest.build.unaligned import TrackLoss
 from tests.corpora.records import build, write_rows
 
 
-def records(count: int = 40, lost: int = 10) -> list[dict[str, Any]]:
+def records(count=40, lost=10):
     """Documents with a span of each track; in the first `lost` of them that of `concepts` is empty."""
     return [
         {
@@ -32,7 +29,7 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize(("workers", "kind"), [(1, "jsonl"), (2, "parquet")])
-def test_too_many_are_an_error_that_keeps_the_shards(tmp_path: Path, workers: int, kind: str) -> None:
+def test_too_many_are_an_error_that_keeps_the_shards(tmp_path, workers, kind):
     source = write_rows(tmp_path / f"in.{kind}", records())
     out = tmp_path / "out"
     message = (

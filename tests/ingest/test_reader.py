@@ -3,13 +3,11 @@
 import json
 import unicodedata
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,20 +27,20 @@ Row = dict[str, Any]
 
 
 @st.composite
-def rows(draw: st.DrawFn, tokenized: bool, unit: str, scored: bool, odd: int) -> list[Row]:
+def rows(draw, tokenized, unit, scored, odd):
     """Documents; one of `odd` values is another one, or missing, none for 0."""
     values = [None, 1, 1.5, True, "a", "\ud800", 1 << 64, -1, [], [1], ["a"], {}, {"a": 1}, 1 << 62, 1e300, "animal", 0]
 
-    def maybe(value: Any) -> Any:
+    def maybe(value):
         return draw(st.sampled_from(values)) if odd and draw(st.integers(1, odd)) == odd else value
 
-    def spans(text: Any, names: list[Any]) -> list[Any]:
+    def spans(text, names):
         at = [0, *accumulate(map(WIDTH[unit], text))] if isinstance(text, str) else [*range(len(text) + 1)]
         found = []
         for _ in range(draw(st.integers(0, 3))):
             a, b = sorted(draw(st.tuples(*[st.integers(0, len(text))] * 2)))
             some = draw(st.lists(st.sampled_from(names), max_size=3))
-            span: Row = {"start": maybe(at[a]), "end": maybe(at[b]), "concepts": maybe([*map(maybe, some)])}
+            span = {"start": maybe(at[a]), "end": maybe(at[b]), "concepts": maybe([*map(maybe, some)])}
             if scored:
                 span["scores"] = maybe([maybe(k / 4) for k in range(len(some))])
             if isinstance(text, str) and draw(st.booleans()):
@@ -71,30 +69,30 @@ class Wrong(Exception):
     """A row that a build refuses."""
 
 
-def need(right: Any) -> None:
+def need(right):
     if not right:
         raise Wrong
 
 
-def is_text(value: Any) -> bool:
+def is_text(value):
     return type(value) is str and not any("\ud800" <= one < "\ue000" for one in value)
 
 
-def is_number(value: Any) -> bool:
+def is_number(value):
     """Integers are read as those of 64 bits, as everywhere."""
     return type(value) in (int, float) and abs(value) < (3.5e38 if type(value) is float else 1 << 64)
 
 
-def integers(values: Any, limit: int) -> Any:
+def integers(values, limit):
     need(type(values) is list and all(type(one) is int and 0 <= one < limit for one in values))
     return values
 
 
-def folded(text: str) -> str:
+def folded(text):
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
-def read(row: Row, setup: Row) -> tuple[list[int], list[dict[str, list[Any]]], Row]:
+def read(row, setup):
     """(tokens, of each the records by track, counts of spans and of those that are lost). Raises: Wrong."""
     text, unit = row.get("text"), setup["unit"]
     need(row.keys() <= {"id", "tokens", "text", "w", "q", "n", "spans", "spans_topic", "metadata"})
@@ -116,13 +114,13 @@ def read(row: Row, setup: Row) -> tuple[list[int], list[dict[str, list[Any]]], R
         tokens = letters if setup["family"] == "bytes" else characters_of(setup["family"], text)
         weights, borders = [0] * len(tokens), [0, *accumulate(map(WIDTH[unit], text))]
     ids, counts = [one for one, _ in tokens] + [setup["eos"]] * setup["append"], {}
-    held: list[dict[str, list[Any]]] = [{} for _ in ids]
+    held = [{} for _ in ids]
     for track, (column, names) in TRACKS.items():
         places = []
         given = [] if row.get(column) is None else row[column]
         need(type(given) is list and all(type(span) is dict for span in given))
         wanted = {"start", "end", "concepts", *(["scores"] if setup["scored"] and track == "concepts" else [])}
-        kinds = set[type]()
+        kinds = set()
         for span in given:
             need(wanted <= span.keys() <= wanted | {"text"})
             need(type(span["start"]) is int and type(span["end"]) is int and span["start"] <= span["end"])
@@ -158,16 +156,16 @@ def read(row: Row, setup: Row) -> tuple[list[int], list[dict[str, list[Any]]], R
     return ids, held, {**counts, "w": padded, "id": None if name in (None, "") else str(name)}
 
 
-def records(ds: cl.Dataset, scored: bool) -> list[dict[str, list[Any]]]:
+def records(ds, scored):
     """Of each token by track, those of its levels together."""
-    held: list[dict[str, list[Any]]] = [{} for _ in range(ds.num_tokens)]
+    held = [{} for _ in range(ds.num_tokens)]
     for track in ds.tracks:
         spans, name = ds.spans(track, 0, ds.num_tokens), track.partition("_level")[0]
         found = [one.tolist() if isinstance(one, np.ndarray) else one for one in spans.decode()]
         if name in TRACKS:
             cuts = spans.offsets[1:-1]
             has_scores = scored and name == "concepts"
-            scores: Any = np.split(spans.scores, cuts) if has_scores else [[0.0] * len(one) for one in found]
+            scores = np.split(spans.scores, cuts) if has_scores else [[0.0] * len(one) for one in found]
             found = [[[c, float(s)] for c, s in zip(*pair, strict=True)] for pair in zip(found, scores, strict=False)]
         for there in held:
             there.setdefault(name, [])
@@ -177,7 +175,7 @@ def records(ds: cl.Dataset, scored: bool) -> list[dict[str, list[Any]]]:
     return held
 
 
-def write(folder: Path, found: list[Row], parquet: bool, damage: st.DataObject | None = None) -> tuple[Path, list[Any]]:
+def write(folder, found, parquet, damage=None):
     """A file, and its rows with their places: of what a table cannot hold, lines, some of them damaged (None)."""
     if parquet:
         try:
@@ -187,7 +185,7 @@ def write(folder: Path, found: list[Row], parquet: bool, damage: st.DataObject |
             return folder / "in.parquet", [(f"row {k}", row) for k, row in enumerate(table.to_pylist())]
         except (pa.ArrowException, ValueError, TypeError, OverflowError):
             pass
-    lines, placed = list[bytes](), list[Any]()
+    lines, placed = [], []
     for row in found:
         line, how = json.dumps(row).encode(), damage.draw(st.integers(0, 20)) if damage else 0
         if how == 1:
@@ -206,20 +204,18 @@ def write(folder: Path, found: list[Row], parquet: bool, damage: st.DataObject |
 
 @settings(max_examples=100)
 @given(st.data(), st.booleans(), st.booleans(), st.sampled_from([0, 30, 100]))
-def test_three_ways_agree(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, tokenized: bool, parquet: bool, odd: int
-) -> None:
+def test_three_ways_agree(tmp_path_factory, data, tokenized, parquet, odd):
     folder = tmp_path_factory.mktemp("run")
 
-    def draw(*some: Any) -> Any:
+    def draw(*some):
         return data.draw(st.sampled_from(some))
 
     content, family = ("tokens", "") if tokenized else ("text", draw("bytes", "byte-level", "llama"))
     rules = {"align": draw(*ALIGNS), "overlap": draw(*OVERLAPS)}
     rules |= {"levels": 2, "max_unaligned_spans": 1.0}
-    setup: Row = {**rules, "unit": "token" if tokenized else draw(*WIDTH), "append": draw(True, False)}
+    setup = {**rules, "unit": "token" if tokenized else draw(*WIDTH), "append": draw(True, False)}
     setup |= {"scored": draw(True, False, False), "family": family}
-    given: Row = {"vocab_size": 300, "eos": 299} if tokenized else {"tokenizer": "bytes"}
+    given = {"vocab_size": 300, "eos": 299} if tokenized else {"tokenizer": "bytes"}
     setup["eos"] = 299 if tokenized else 256
     if family not in ("", "bytes"):
         (folder / "tokenizer.json").write_bytes(definition(family))
@@ -230,18 +226,18 @@ def test_three_ways_agree(
         for span in topics if type(topics := row.get("spans_topic")) is list else ():
             span.pop("scores", None) if type(span) is dict else None
     path, placed = write(folder, found, parquet, data if odd else None)
-    options: Row = {**given, **rules, "no_eos": not setup["append"], "span_unit": setup["unit"]}
+    options = {**given, **rules, "no_eos": not setup["append"], "span_unit": setup["unit"]}
     options |= {"column": {name: name for name in (content, "spans", "spans_topic", "metadata")}}
     options |= {"metadata_column": ["n"], "number": {"q": "f4"}, "vocabulary": {"concepts": NAMES}}
     options |= {"field": {"w": "u1"} if tokenized else {}, "scores": {"concepts": "f4"} if setup["scored"] else {}}
-    wrong, right = [], list[Any]()
+    wrong, right = [], []
     for where, row in placed:
         try:
             need(row is not None)
             right.append((row, read(row, setup)))
         except Wrong:
             wrong.append(where)
-    bad: dict[str, str] = {}
+    bad = {}
     try:
         made = cl.build(path, folder / "built", on_bad=lambda _, *what: bad.update([what]), **options)
     except ConceptloaderError:

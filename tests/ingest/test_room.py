@@ -5,8 +5,6 @@ import json
 import random
 import shutil
 from collections import namedtuple
-from pathlib import Path
-from typing import Any
 
 import pytest
 import zstandard
@@ -18,7 +16,7 @@ from tests.corpora.records import write_rows
 Usage = namedtuple("Usage", "total used free")
 
 
-def rows(count: int) -> list[dict[str, Any]]:
+def rows(count):
     rng = random.Random(0)
     found = []
     for number in range(count):
@@ -28,22 +26,19 @@ def rows(count: int) -> list[dict[str, Any]]:
     return found
 
 
-def dry(capsys: pytest.CaptureFixture[str], *inputs: Path, out: Path, code: int = 0) -> dict[str, Any]:
+def dry(capsys, *inputs, out, code=0):
     names = out.with_name("names.txt")
     names.write_text("x\n")
     words = ["--tokenizer", "bytes", "--vocabulary", str(names), "--out", str(out), "--dry-run", "--json"]
     capsys.readouterr()
     assert main(["build", *map(str, inputs), *words]) == code
     assert not out.exists()
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "jsonl.zst", "parquet"])
 @pytest.mark.parametrize("count", [5, 6_000])
-def test_what_a_dry_run_says_is_what_there_is(
-    kind: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_dry_run_says_is_what_there_is(kind, count, tmp_path, capsys):
     path = tmp_path / f"in.{kind}"
     if kind == "parquet":
         write_rows(path, rows(count))
@@ -60,9 +55,7 @@ def test_what_a_dry_run_says_is_what_there_is(
     assert said["enough"]
 
 
-def test_a_disk_without_room_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_without_room_is_said(tmp_path, capsys, monkeypatch):
     path = write_rows(tmp_path / "in.jsonl", rows(500))
     need = dry(capsys, path, out=tmp_path / "out")["bytes"]
     for free in (need - 1, need):

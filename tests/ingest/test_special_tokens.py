@@ -13,7 +13,7 @@ SPELLED = f"a {END}b"
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("rule", RULES)
-def test_text_without_such_names_is_cut_as_ever(family: str, rule: str) -> None:
+def test_text_without_such_names_is_cut_as_ever(family, rule):
     tokenizer = FileTokenizer(definition(family), family, END)
     texts = [text for text in PLAIN if family != "unigram without bytes" or text.isascii()]
     wanted, places = tokenizer.encode(texts, [True] * len(texts))
@@ -26,7 +26,7 @@ def test_text_without_such_names_is_cut_as_ever(family: str, rule: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_names_by_each_rule(family: str) -> None:
+def test_names_by_each_rule(family):
     made = FAMILIES[family]()
     made.add_special_tokens([END])
     tokenizer = FileTokenizer(made.to_str().encode(), family, END)

@@ -3,12 +3,10 @@
 import json
 import os
 import re
-from pathlib import Path
 from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 import conceptloader as cl
 from conceptloader.cli import main
@@ -29,18 +27,18 @@ ROWS = [
 ]
 
 
-def build(source: str | Path, out: Path, *more: str) -> int:
+def build(source, out, *more):
     return main(["build", str(source), "--out", str(out), "--tokenizer", "bytes", "--workers", "1", "--quiet", *more])
 
 
-def test_a_column_that_is_there_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_column_that_is_there_twice(tmp_path, capsys):
     table = pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
     pq.write_table(table, tmp_path / "twice.parquet")
     assert build(tmp_path / "twice.parquet", tmp_path / "out") == 1
     assert "twice.parquet: found columns text, text, expected each name once; rename one" in capsys.readouterr().err
 
 
-def test_the_hub_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_hub_by_name(tmp_path, monkeypatch, capsys):
     """From the hub's cache, as the library lays it out; offline nothing else is asked."""
     for kind, name in (("datasets", "some--corpus"), ("models", "some--model")):
         home = tmp_path / "hub" / f"{kind}--{name}"
@@ -71,7 +69,7 @@ def test_the_hub_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert "hub:some/other: found nothing that can be fetched (" in capsys.readouterr().err
 
 
-def test_one_of_several_tasks(tmp_path: Path) -> None:
+def test_one_of_several_tasks(tmp_path):
     """Of two tasks, 1 and 2, as one who counts from 1 calls them, nobody would write the first shards."""
     inputs = find_sources([write_rows(tmp_path / "c.jsonl", ROWS)])
     options = Options(tokenizer="bytes", ignore_column=["source"], shard_input_bytes=20)
@@ -81,7 +79,7 @@ def test_one_of_several_tasks(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["c.jsonl"]
 
 
-def test_labels_are_written_as_names_by_the_line_that_an_error_says(tmp_path: Path) -> None:
+def test_labels_are_written_as_names_by_the_line_that_an_error_says(tmp_path):
     import duckdb  # its modules say at exit what lives from before the tests
 
     known = {"info": {"features": {"label": {"_type": "ClassLabel", "names": ["neg", "pos"]}}}}

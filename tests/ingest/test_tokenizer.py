@@ -1,7 +1,5 @@
 """Tokenizers: ids, places in the text, eos; and the placing of spans against its definition."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import tokenizers
@@ -21,7 +19,7 @@ from tests.raises import raises
 TEXTS = ["the cat sat on the mat", "größer 😀 größe", "  two  spaces\n\n", "", "e\u0301 é"]
 
 
-def train(special: list[str] | None = None) -> "tokenizers.Tokenizer":
+def train(special=None):
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -36,12 +34,12 @@ def train(special: list[str] | None = None) -> "tokenizers.Tokenizer":
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     train().save(str(tmp_path / "tokenizer.json"))
     return tmp_path
 
 
-def test_truncation_padding_and_template_are_off(folder: Path) -> None:
+def test_truncation_padding_and_template_are_off(folder):
     """Many add a token in front, which would stand before each document of a stream, and belong to no character."""
     library = train(["<s>", "<|endoftext|>"])
     text = "the cat sat on the mat, and sat"
@@ -56,7 +54,7 @@ def test_truncation_padding_and_template_are_off(folder: Path) -> None:
     assert load_tokenizer(str(folder)).decode(plain) == text
 
 
-def test_eos_that_is_not_sure(folder: Path) -> None:
+def test_eos_that_is_not_sure(folder):
     """What --eos gives is in tests/cli/sessions/tokenizers.txt."""
     train(["</s>", "<eos>"]).save(str(folder / "tokenizer.json"))
     with raises(ConfigError, fix="--eos"):
@@ -65,7 +63,7 @@ def test_eos_that_is_not_sure(folder: Path) -> None:
     assert load_tokenizer(str(folder)).eos_id is None
 
 
-def test_the_kept_copy_is_verified_and_goes_along(folder: Path) -> None:
+def test_the_kept_copy_is_verified_and_goes_along(folder):
     """Its name says what is in it. It is no hidden file, which `cp dataset/*` would leave out."""
     cl.build(write_rows(folder / "in.jsonl", [{"id": "a", "text": TEXTS[0]}]), folder / "out", tokenizer=str(folder))
     rows = write_rows(folder / "rows.jsonl", [{"id": "a", "start": 0, "end": 3, "concepts": [1]}])
@@ -89,7 +87,7 @@ def test_the_kept_copy_is_verified_and_goes_along(folder: Path) -> None:
         assert (problem.file, problem.shard) == (str(kept), None)
 
 
-def test_places_that_go_back_are_refused() -> None:
+def test_places_that_go_back_are_refused():
     tokens = Ragged(np.zeros(3, np.int64), offsets_of([1, 2]))
     nothing = np.empty(0, np.int64)
     one = np.ones(1, np.int64)

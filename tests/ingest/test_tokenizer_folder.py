@@ -3,12 +3,9 @@
 import json
 from contextlib import redirect_stdout
 from io import StringIO
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
 
 from conceptloader.errors import InputError
 from conceptloader.format.read.kept import own_name
@@ -24,10 +21,10 @@ TEXTS = ["the red cat", f"a{TOOL}b {END} x", " cafe\u0301  \n\tend 123", f"{TOOL
 
 
 @pytest.fixture(autouse=True)
-def _compared_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def _compared_here(monkeypatch):
     """A process of its own would import transformers each time; test_chat.py has that."""
 
-    def run(_command: list[str], *, input: str, **_options: Any) -> SimpleNamespace:
+    def run(_command, *, input, **_options):
         with monkeypatch.context() as patch, redirect_stdout(StringIO()) as out:
             patch.setattr(tokenizer_folder, "sys", SimpleNamespace(stdin=StringIO(input), modules={}))
             tokenizer_folder.difference()
@@ -39,14 +36,14 @@ def _compared_here(monkeypatch: pytest.MonkeyPatch) -> None:
 FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 
 
-def saved(folder: Path, made: Tokenizer, kind: str = "PreTrainedTokenizerFast", **given: Any) -> Path:
+def saved(folder, made, kind="PreTrainedTokenizerFast", **given):
     """As transformers saves it."""
     fast = getattr(transformers, kind)(tokenizer_object=made, **{"eos_token": END, **given})
     fast.save_pretrained(folder)
     return folder
 
 
-def older(folder: Path, **files: Any) -> Path:
+def older(folder, **files):
     """A folder as earlier versions wrote it: further keys of tokenizer_config.json, and further files."""
     saved(folder, byte_level())
     config = folder / "tokenizer_config.json"
@@ -57,19 +54,19 @@ def older(folder: Path, **files: Any) -> Path:
     return folder
 
 
-def ours(folder: Path) -> list[list[int]]:
+def ours(folder):
     found = load_tokenizer(str(folder))
     return [found.encode([text], [False])[0].values.tolist() for text in TEXTS]
 
 
-def theirs(folder: Path) -> list[list[int]]:
+def theirs(folder):
     fast = transformers.AutoTokenizer.from_pretrained(folder)
     return [fast(text, add_special_tokens=False)["input_ids"] for text in TEXTS]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["byte-level, template", "byte-level, NFC", "unigram, first", "llama", "word piece"])
-def test_folders_that_it_saved(tmp_path: Path, family: str) -> None:
+def test_folders_that_it_saved(tmp_path, family):
     made = FAMILIES[family]()
     before = own_name((saved(tmp_path / "plain", made) / "tokenizer.json").read_bytes())
     assert load_tokenizer(str(tmp_path / "plain")).name == before  # nothing is merged: the name that it always had
@@ -79,7 +76,7 @@ def test_folders_that_it_saved(tmp_path: Path, family: str) -> None:
 
 NEXT = 354  # the id that a token added to `byte_level` gets
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+REFUSED = {
     "added_tokens.json": ({"added_tokens__json": {TOOL: NEXT}}, TOOL),
     "added_tokens_decoder": ({"added_tokens_decoder": {str(NEXT): {"content": TOOL, **FLAGS}}}, TOOL),
     "another id": ({"added_tokens_decoder": {"7": {"content": END, **FLAGS}}}, END),
@@ -96,7 +93,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_folder_that_differs_from_its_tokenizer_json_is_refused(tmp_path: Path, case: str) -> None:
+def test_a_folder_that_differs_from_its_tokenizer_json_is_refused(tmp_path, case):
     """Nothing is merged; the folder that the message recommends is as transformers has it."""
     files, said = REFUSED[case]
     folder = older(tmp_path / "model", **files)
@@ -109,9 +106,7 @@ def test_a_folder_that_differs_from_its_tokenizer_json_is_refused(tmp_path: Path
     assert load_tokenizer(str(folder / "tokenizer.json"), END).eos_id == 0
 
 
-def test_without_transformers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_transformers(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(tokenizer_folder, "find_spec", lambda name: None)
     load_tokenizer(str(older(tmp_path / "model")))
     assert not caplog.records
@@ -119,13 +114,13 @@ def test_without_transformers(
     assert "its class Qwen2Tokenizer may give other ids" in caplog.text
 
 
-def test_a_folder_that_it_cannot_load_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_that_it_cannot_load_is_said(tmp_path, caplog):
     folder = older(tmp_path / "model", auto_map={"AutoTokenizer": ["mine.Mine", None]}, tokenizer_class="Mine")
     load_tokenizer(str(folder))
     assert "not compared with transformers, which cannot load it" in caplog.text
 
 
-def test_dropout_is_off_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_dropout_is_off_and_said(tmp_path, caplog):
     found = json.loads(byte_level().to_str())
     found["model"]["dropout"] = 0.5
     (tmp_path / "drop.json").write_text(json.dumps(found))

@@ -7,15 +7,13 @@ of f-strings, since Python before 3.12 does not say where in the file it is.
 import ast
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-_BINARY: dict[type[ast.operator], str] = {
+_BINARY = {
     ast.Add: "-", ast.Sub: "+", ast.Mult: "//", ast.FloorDiv: "*", ast.Div: "*", ast.Mod: "//", ast.Pow: "*",
     ast.LShift: ">>", ast.RShift: "<<", ast.BitAnd: "|", ast.BitOr: "&", ast.BitXor: "|",
 }  # fmt: skip
-_COMPARE: dict[type[ast.cmpop], tuple[str, ...]] = {
+_COMPARE = {
     ast.Lt: ("<=", ">="), ast.LtE: ("<", ">"), ast.Gt: (">=", "<="), ast.GtE: (">", "<"), ast.Eq: ("!=",),
     ast.NotEq: ("==",), ast.Is: ("is not",), ast.IsNot: ("is",), ast.In: ("not in",), ast.NotIn: ("in",),
 }  # fmt: skip
@@ -33,13 +31,13 @@ class Mutant:
     new: str
 
     @property
-    def place(self) -> str:
+    def place(self):
         return f"{self.path}:{self.line}"
 
-    def apply(self, source: bytes) -> bytes:
+    def apply(self, source):
         return source[: self.start] + self.new.encode() + source[self.stop :]
 
-    def before_and_after(self, source: bytes) -> tuple[str, str]:
+    def before_and_after(self, source):
         """The lines that hold the change, without indentation: what it is known by when line numbers move."""
         begin = source.rfind(b"\n", 0, self.start) + 1
         end = source.find(b"\n", self.stop)
@@ -49,19 +47,19 @@ class Mutant:
         before, changed = (" ".join(text.decode().split()) for text in lines)
         return before, changed
 
-    def key(self, source: bytes) -> str:
+    def key(self, source):
         """Names the mutant and the file that it was made from."""
         return hashlib.sha256(repr((self, hashlib.sha256(source).hexdigest())).encode()).hexdigest()[:16]
 
 
 class _Finder:
-    def __init__(self, path: str, source: bytes) -> None:
+    def __init__(self, path, source):
         self._path, self._source = path, source
         self._lines = [0]
         for line in source.splitlines(keepends=True):
             self._lines.append(self._lines[-1] + len(line))
 
-    def find(self, node: ast.AST) -> Iterator[Mutant]:
+    def find(self, node):
         if _not_code(node):
             return
         yield from self._of(node)
@@ -72,7 +70,7 @@ class _Finder:
                 if isinstance(child, ast.AST):
                     yield from self.find(child)
 
-    def _of(self, node: ast.AST) -> Iterator[Mutant]:
+    def _of(self, node):
         if isinstance(node, ast.BinOp):
             yield from self._between(node.left, node.right, [_BINARY.get(type(node.op), "")])
         elif isinstance(node, ast.AugAssign):
@@ -100,7 +98,7 @@ class _Finder:
             new = "continue" if isinstance(node, ast.Break) else "break"
             yield self._make(self._start(node), self._stop(node), new)
 
-    def _constant(self, node: ast.Constant) -> Iterator[Mutant]:
+    def _constant(self, node):
         value = node.value
         if isinstance(value, bool):
             yield self._make(self._start(node), self._stop(node), str(not value))
@@ -109,11 +107,11 @@ class _Finder:
                 text = hex(new) if self._text(node).startswith("0x") else repr(new)
                 yield self._make(self._start(node), self._stop(node), f"({text})" if new < 0 else text)
 
-    def _negated(self, test: ast.expr) -> Iterator[Mutant]:
+    def _negated(self, test):
         if not isinstance(test, (ast.Compare, ast.UnaryOp, ast.Constant)):  # those have mutants of their own
             yield self._make(self._start(test), self._stop(test), f"(not ({self._text(test)}))")
 
-    def _between(self, left: ast.expr, right: ast.expr, news: tuple[str, ...] | list[str]) -> Iterator[Mutant]:
+    def _between(self, left, right, news):
         """Replace the operator that stands between two operands, whatever parentheses and comments are around it."""
         start, stop = self._stop(left), self._start(right)
         gap = self._source[start:stop].decode()
@@ -123,21 +121,21 @@ class _Finder:
         at = start + gap.index(bare)
         yield from (self._make(at, at + len(bare), new) for new in news if new)
 
-    def _make(self, start: int, stop: int, new: str) -> Mutant:
+    def _make(self, start, stop, new):
         old = self._source[start:stop].decode()
         return Mutant(self._path, bisect_right(self._lines, start), start, stop, old, new)
 
-    def _start(self, node: ast.AST) -> int:
-        return self._lines[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
+    def _start(self, node):
+        return self._lines[node.lineno - 1] + node.col_offset
 
-    def _stop(self, node: ast.AST) -> int:
-        return self._lines[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+    def _stop(self, node):
+        return self._lines[node.end_lineno - 1] + node.end_col_offset
 
-    def _text(self, node: ast.AST) -> str:
+    def _text(self, node):
         return self._source[self._start(node) : self._stop(node)].decode()
 
 
-def _not_code(node: ast.AST) -> bool:
+def _not_code(node):
     if isinstance(node, ast.JoinedStr):
         return True
     if isinstance(node, ast.If) and isinstance(node.test, ast.Name):
@@ -145,7 +143,7 @@ def _not_code(node: ast.AST) -> bool:
     return isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets)
 
 
-def mutants_of(root: Path, path: str) -> list[Mutant]:
+def mutants_of(root, path):
     """Every mutant of a file."""
     source = (root / path).read_bytes()
     return sorted(set(_Finder(path, source).find(ast.parse(source))))

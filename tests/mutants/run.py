@@ -17,14 +17,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
 from conceptloader.kernels import library
-from tests.mutants.mutations import Mutant, mutants_of
+from tests.mutants.mutations import mutants_of
 from tests.mutants.table import MODULES, concerning
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +61,7 @@ for line in sys.stdin:
 """
 
 
-def candidates(only: list[str]) -> list[Mutant]:
+def candidates(only):
     """All mutants of the modules; `only` keeps those whose file:line begins with one of its elements."""
     files = sorted(
         str(file.relative_to(ROOT))
@@ -73,7 +72,7 @@ def candidates(only: list[str]) -> list[Mutant]:
     return [m for m in found if not only or any(f"{m.place}:".startswith(place) for place in only)]
 
 
-def equivalents() -> dict[tuple[str, str, str], str]:
+def equivalents():
     """(file, line before, line after) -> why no test can tell."""
     entries = EQUIVALENT.read_text().split("\n\n")[1:]  # the first paragraph explains
     lines = [[line.strip() for line in entry.strip().split("\n")] for entry in entries if entry.strip()]
@@ -83,7 +82,7 @@ def equivalents() -> dict[tuple[str, str, str], str]:
 class Tree:
     """A copy of the checkout in which one mutant at a time is tested."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path, self.libraries = path, path.with_name(f"{path.name}-kernels")
         shutil.rmtree(path, ignore_errors=True)
         listed = subprocess.check_output(["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, text=True)
@@ -116,7 +115,7 @@ class Tree:
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    def test(self, tests: list[str], timeout: float, *options: str) -> tuple[int | None, str]:
+    def test(self, tests, timeout, *options):
         """(exit status of pytest, None after the timeout; output)."""
         output = self.path.with_name(f"{self.path.name}.txt")
         present = [*options, *(name for name in tests if (self.path / name).exists())]
@@ -134,7 +133,7 @@ class Tree:
         return None if late else status, output.read_text(errors="replace")
 
     @contextlib.contextmanager
-    def mutated(self, mutant: Mutant) -> Iterator[str]:
+    def mutated(self, mutant):
         """Yields what the compiler has against the mutant: nothing but for kernels."""
         file = self.path / mutant.path
         source = file.read_bytes()
@@ -148,12 +147,12 @@ class Tree:
                 self._compile(check=True)
 
 
-def _kill(group: int) -> None:
+def _kill(group):
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
 
 
-def verdict(tree: Tree, mutant: Mutant) -> str:
+def verdict(tree, mutant):
     """What kills a mutant; "" for nothing."""
     with tree.mutated(mutant) as refused:
         if refused:
@@ -168,7 +167,7 @@ def verdict(tree: Tree, mutant: Mutant) -> str:
     return failed[0][:200] if failed else f"exit {status}: {output.strip()[-200:]}"
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=300, help="mutants (default 300)")
     parser.add_argument("--seed", type=int, default=0, help="which ones (default 0)")
@@ -183,13 +182,13 @@ def main() -> None:
     mutants = [m for m in chosen if (m.path, *m.before_and_after(sources[m.path])) not in known]
     options.work.mkdir(parents=True, exist_ok=True)
     results = options.work / "results.jsonl"
-    by: dict[str, str] = dict(map(json.loads, results.read_text().splitlines() if results.exists() else ()))
+    by = dict(map(json.loads, results.read_text().splitlines() if results.exists() else ()))
     todo = [m for m in mutants if not by.get(m.key(sources[m.path]))]
-    trees: SimpleQueue[Tree] = SimpleQueue()
+    trees = SimpleQueue()
     for number in range(min(options.jobs, len(todo))):
         trees.put(Tree(options.work.resolve() / f"tree{number}"))
 
-    def one(mutant: Mutant) -> None:
+    def one(mutant):
         tree = trees.get()
         try:
             killer = verdict(tree, mutant)

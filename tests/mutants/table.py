@@ -26,7 +26,7 @@ TESTS = {
 MODULES = [name if name.startswith("integrations") else f"conceptloader/{name}" for name in TESTS if "/" not in name]
 
 
-def concerning(path: str) -> list[str]:
+def concerning(path):
     """Tests of a module, in the order in which they are tried."""
     name = path.removeprefix("conceptloader/")
     found = TESTS[max((key for key in TESTS if f"{name}/".startswith(f"{key}/")), key=len)].split()
@@ -36,5 +36,5 @@ def concerning(path: str) -> list[str]:
     return [*near, *first]
 
 
-def _stem(file: Path) -> str:
+def _stem(file):
     return file.stem.removeprefix("test_")

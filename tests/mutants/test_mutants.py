@@ -5,28 +5,27 @@ import random
 
 import pytest
 
-from tests.mutants.mutations import Mutant
 from tests.mutants.run import ROOT, candidates, equivalents
 from tests.mutants.table import concerning
 
 
 @pytest.fixture(scope="module")
-def every() -> list[Mutant]:
+def every():
     return candidates([])
 
 
-def test_mutants_are_python(every: list[Mutant]) -> None:
+def test_mutants_are_python(every):
     for mutant in random.Random(0).sample(every, 100):
         ast.parse(mutant.apply((ROOT / mutant.path).read_bytes()))
 
 
-def test_every_module_has_tests(every: list[Mutant]) -> None:
+def test_every_module_has_tests(every):
     assert len(every) > 5000
     for path in {mutant.path for mutant in every}:
         assert [test for test in concerning(path) if not (ROOT / test).exists()] == [], path
 
 
-def test_equivalents_are_mutants(every: list[Mutant]) -> None:
+def test_equivalents_are_mutants(every):
     """An entry whose line has changed is looked at again."""
     sources = {mutant.path: (ROOT / mutant.path).read_bytes() for mutant in every}
     listed = equivalents()

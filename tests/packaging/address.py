@@ -19,12 +19,12 @@ NAMED = (
 )
 
 
-def address() -> str:
+def address():
     (found,) = re.findall(r'^ADDRESS = "(.+)"$', (ROOT / "setup.py").read_text("utf-8"), re.M)
     return str(found)
 
 
-def main() -> None:
+def main():
     before, given = address(), sys.argv[-1].rstrip("/")
     if "--require" in sys.argv and given != before:
         sys.exit(

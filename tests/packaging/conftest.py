@@ -1,7 +1,6 @@
 """Installs are made from a copy of the sources with the setuptools at hand: no network, no traces in the checkout."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,7 @@ SOURCES = ["setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE", "c
 
 
 @pytest.fixture(scope="session")
-def source(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(checkout, tmp_path_factory):
     """A copy of what a build needs."""
     copy = tmp_path_factory.mktemp("source") / "conceptloader"
     copy.mkdir()

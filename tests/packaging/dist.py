@@ -26,7 +26,7 @@ DIST = ROOT / "dist"
 LIB = "conceptloader/kernels/lib/"
 
 
-def source(folder: Path, commit: str, epoch: int) -> Path:
+def source(folder, commit, epoch):
     """The source distribution of a commit, packed so that nothing in it is of this machine or of now."""
     archive = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
@@ -44,7 +44,7 @@ def source(folder: Path, commit: str, epoch: int) -> Path:
     return made
 
 
-def build(folder: Path, commit: str, epoch: int) -> list[Path]:
+def build(folder, commit, epoch):
     """The source distribution and a wheel for each kind of processor."""
     folder.mkdir()
     made = [source(folder, commit, epoch)]
@@ -60,12 +60,12 @@ def build(folder: Path, commit: str, epoch: int) -> list[Path]:
     return made
 
 
-def path() -> str:
+def path():
     """PYTHONPATH without this checkout, which is not what is built."""
     return os.pathsep.join(set(os.environ.get("PYTHONPATH", "").split(os.pathsep)) - {str(ROOT), ""})
 
 
-def check_contents(files: list[Path], commit: str) -> None:
+def check_contents(files, commit):
     """What has to be in them is there, and nothing else of this machine."""
     tracked = run("git", "ls-tree", "-r", "--name-only", commit, "conceptloader", "integrations").splitlines()
     with tarfile.open(files[0]) as archive:
@@ -89,7 +89,7 @@ def check_contents(files: list[Path], commit: str) -> None:
         require(not differ, f"{wheel.name} differs from the commit by {differ}")
 
 
-def run_readme(wheel: Path, folder: Path) -> None:
+def run_readme(wheel, folder):
     """Its blocks of Python, one after another, with the wheel alone."""
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
     (folder / "readme.py").write_text("\n".join(blocks) + "\nprint(loader.consumed_samples, cl.__file__)\n")
@@ -107,12 +107,12 @@ def run_readme(wheel: Path, folder: Path) -> None:
     require(said.startswith("64 ") and str(folder) in said, f"{wheel.name}: the README's lines print {said}")
 
 
-def require(good: bool, otherwise: str) -> None:
+def require(good, otherwise):
     if not good:
         sys.exit(otherwise)
 
 
-def main() -> None:
+def main():
     if wheels := sys.argv[1:]:  # try these alone, where they were not built
         for wheel in wheels:
             with tempfile.TemporaryDirectory() as folder:

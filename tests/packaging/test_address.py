@@ -3,8 +3,6 @@
 import re
 import runpy
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,24 +10,24 @@ from tests.packaging.address import NAMED, address
 
 
 @pytest.fixture(scope="module")
-def metadata(checkout: Path) -> Any:
+def metadata(checkout):
     """What setup.py hands over."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [*sys.path])
         patch.setattr("setuptools.setup", lambda **given: taken.update(given))
-        taken: dict[str, Any] = {}
+        taken = {}
         runpy.run_path(str(checkout / "setup.py"))
     return taken
 
 
-def test_pages_name_the_one_address(checkout: Path) -> None:
+def test_pages_name_the_one_address(checkout):
     for name in NAMED:
         assert address() in (checkout / name).read_text("utf-8"), name
     for page in [*checkout.glob("*.md"), *checkout.glob("docs/*.md")]:
         assert "<this repository>" not in page.read_text("utf-8"), page
 
 
-def test_links_of_the_long_description_are_addresses(checkout: Path, metadata: Any) -> None:
+def test_links_of_the_long_description_are_addresses(checkout, metadata):
     links = re.findall(r"\]\(([^)#]+)", metadata["long_description"])
     assert len(links) == len(re.findall(r"\]\(([^)#]+)", (checkout / "README.md").read_text("utf-8"))) > 20
     assert all(link.startswith("https://") for link in links)

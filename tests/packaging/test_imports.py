@@ -10,19 +10,19 @@ from conceptloader.cli import main
 from conceptloader.testing import random_documents, write_dataset
 
 
-def modules_after(statement: str, checkout: Path) -> set[str]:
+def modules_after(statement, checkout):
     script = f"import sys\n{statement}\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=checkout, capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
 
-def test_import_brings_neither_torch_nor_numba(checkout: Path) -> None:
+def test_import_brings_neither_torch_nor_numba(checkout):
     loaded = modules_after("import conceptloader", checkout)
     assert "conceptloader" in loaded
     assert not loaded & {"torch", "numba", "llvmlite", "numpy"}
 
 
-def test_every_public_name_can_be_imported() -> None:
+def test_every_public_name_can_be_imported():
     import conceptloader
 
     for name in conceptloader.__all__:
@@ -40,7 +40,7 @@ assert cl.SampleDataset({path!r})[3]["input_ids"].shape == (16,)
 """
 
 
-def test_training_needs_no_package_for_tables(tmp_path: Path, checkout: Path) -> None:
+def test_training_needs_no_package_for_tables(tmp_path, checkout):
     """With an index and a view beside the dataset, too."""
     data, view, config = (str(tmp_path / name) for name in ("data", "view", "run.yaml"))
     write_dataset(data, random_documents(60, seed=1))
@@ -90,7 +90,7 @@ for package, statement in json.loads(sys.argv[1]):
 """
 
 
-def test_what_is_missing_is_named_with_what_installs_it(checkout: Path) -> None:
+def test_what_is_missing_is_named_with_what_installs_it(checkout):
     command = [sys.executable, "-c", ALONE, json.dumps(WITHOUT)]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=True)
     *found, windows, fine = map(json.loads, done.stdout.splitlines())

@@ -20,7 +20,7 @@ ADAPTERS = [
 OFFLINE = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--no-cache-dir"]
 
 
-def run(*command: str | Path, cwd: Path, **environment: str) -> str:
+def run(*command, cwd, **environment):
     """Standard output of a command that must succeed. PYTHONPATH is only what the caller gives."""
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | environment
     done = subprocess.run([str(c) for c in command], cwd=cwd, env=clean, capture_output=True, text=True)
@@ -28,7 +28,7 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> str:
     return done.stdout
 
 
-def imported_from(python: str, cwd: Path, **environment: str) -> dict[str, Path]:
+def imported_from(python, cwd, **environment):
     """Module name -> file, as a fresh interpreter without the current directory on its path finds them."""
     names = ["conceptloader", *ADAPTERS]
     script = f"from importlib import import_module as i\nfor n in {names}: print(i(n).__file__)"
@@ -37,7 +37,7 @@ def imported_from(python: str, cwd: Path, **environment: str) -> dict[str, Path]
 
 
 @pytest.fixture(scope="session")
-def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(source, tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "pip", "wheel", *OFFLINE, "--wheel-dir", folder, source, cwd=folder)
     (built,) = folder.glob("*.whl")
@@ -45,7 +45,7 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def empty_venv(tmp_path: Path) -> str:
+def empty_venv(tmp_path):
     """Python of a venv that borrows every package of the tests' venv, but not an editable conceptloader."""
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
     (site_packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
@@ -54,7 +54,7 @@ def empty_venv(tmp_path: Path) -> str:
     return str(tmp_path / "venv" / "bin" / "python")
 
 
-def test_what_a_wheel_holds(wheel: Path, source: Path) -> None:
+def test_what_a_wheel_holds(wheel, source):
     """One package at the top with all of its files and the type marker, its licence, kernels; for any Python."""
     assert re.search(r"-py3-none-manylinux_2_17_(\w+)\.musllinux_1_1_\1\.whl$", wheel.name)
     files = set(zipfile.ZipFile(wheel).namelist())
@@ -69,14 +69,14 @@ def test_what_a_wheel_holds(wheel: Path, source: Path) -> None:
     assert any(f.endswith("LICENSE") for f in files - expected)
 
 
-def test_normal_install(wheel: Path, empty_venv: str, tmp_path: Path) -> None:
+def test_normal_install(wheel, empty_venv, tmp_path):
     run(empty_venv, "-m", "pip", "install", "--ignore-installed", *OFFLINE, wheel, cwd=tmp_path)
     for name, file in imported_from(empty_venv, tmp_path).items():
         assert file.is_relative_to(tmp_path / "venv"), name
 
 
 @pytest.mark.parametrize("mode", ["default", "strict"])
-def test_editable_install(mode: str, source: Path, empty_venv: str, tmp_path: Path) -> None:
+def test_editable_install(mode, source, empty_venv, tmp_path):
     option = [] if mode == "default" else ["--config-settings", f"editable_mode={mode}"]
     pip = [empty_venv, "-m", "pip", "install", "--ignore-installed", *OFFLINE, *option]
     run(*pip, "--editable", source, cwd=tmp_path)
@@ -90,12 +90,12 @@ def test_editable_install(mode: str, source: Path, empty_venv: str, tmp_path: Pa
     assert "Success" in run(sys.executable, "-m", "mypy", *how, "-c", script, cwd=tmp_path)
 
 
-def test_checkout_without_an_install(source: Path, empty_venv: str, tmp_path: Path) -> None:
+def test_checkout_without_an_install(source, empty_venv, tmp_path):
     for name, file in imported_from(empty_venv, tmp_path, PYTHONPATH=str(source)).items():
         assert file.is_relative_to(source), name
 
 
-def test_shim_ignores_a_foreign_integrations_folder(wheel: Path, empty_venv: str, tmp_path: Path) -> None:
+def test_shim_ignores_a_foreign_integrations_folder(wheel, empty_venv, tmp_path):
     """Another distribution's top-level `integrations`, beside ours in site-packages, must not leak into ours."""
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
@@ -105,7 +105,7 @@ def test_shim_ignores_a_foreign_integrations_folder(wheel: Path, empty_venv: str
 
 
 @pytest.mark.slow
-def test_the_source_distribution_builds_the_same_wheel(wheel: Path, source: Path, tmp_path: Path) -> None:
+def test_the_source_distribution_builds_the_same_wheel(wheel, source, tmp_path):
     """With kernels that are there: they are compiled again for another digest of their sources, tests/kernels."""
     run(sys.executable, "setup.py", "-q", "sdist", "--dist-dir", tmp_path, cwd=source)
     (archive,) = tmp_path.glob("conceptloader-*.tar.gz")
@@ -125,7 +125,7 @@ def test_the_source_distribution_builds_the_same_wheel(wheel: Path, source: Path
     assert found == built
 
 
-def test_without_extras_it_reads_and_says_what_is_missing(wheel: Path, empty_venv: str, tmp_path: Path) -> None:
+def test_without_extras_it_reads_and_says_what_is_missing(wheel, empty_venv, tmp_path):
     """Installed into a venv in which nothing is but what setup.py requires."""
     (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     (site / "borrowed.pth").unlink()

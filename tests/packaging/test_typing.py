@@ -4,8 +4,7 @@ import ast
 import importlib
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 import torch
@@ -47,7 +46,7 @@ except cl.ConceptloaderError as error:
 """
 
 
-def mypy(script: str, checkout: Path, folder: Path) -> str:
+def mypy(script, checkout, folder):
     """What `mypy`, which is strict here, says of a user's script. `make lint` has left what it knows of all others."""
     file = folder / "script.py"
     file.write_text(script)
@@ -60,7 +59,7 @@ def mypy(script: str, checkout: Path, folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_users_script_is_checked(checkout: Path, tmp_path: Path) -> None:
+def test_a_users_script_is_checked(checkout, tmp_path):
     bad = {
         'loader = cl.make_dataloader("run.yaml", micro_batch_size="4")': "arg-type",
         'loader = cl.make_dataloader("run.yaml", micro_batch=4)': "call-arg",
@@ -81,9 +80,9 @@ def test_a_users_script_is_checked(checkout: Path, tmp_path: Path) -> None:
         assert any(line.startswith(f"script.py:{number}:") and f"[{kind}]" in line for line in errors), errors
 
 
-def test_the_keys_that_editors_complete_are_those_of_a_batch(tmp_path: Path) -> None:
+def test_the_keys_that_editors_complete_are_those_of_a_batch(tmp_path):
     write_dataset(tmp_path, random_documents(20, tracks={"quality": 3}))
-    outputs: dict[str, Any] = dict.fromkeys(("document_ids", "cu_seqlens", "shared_labels", "sample_seed"), True)
+    outputs = dict.fromkeys(("document_ids", "cu_seqlens", "shared_labels", "sample_seed"), True)
     outputs |= {"loss_weight": []}
     config = {"seq_len": 8, "datasets": {"a": {"path": str(tmp_path)}}, "outputs": outputs}
     with cl.TrainedLoader(config, micro_batch_size=2) as loader:
@@ -93,7 +92,7 @@ def test_the_keys_that_editors_complete_are_those_of_a_batch(tmp_path: Path) -> 
         assert {name for name, value in batch.items() if isinstance(value, kind)} == set(get_args(keys))
 
 
-def test_checkers_and_the_import_at_run_time_know_the_same_names(checkout: Path) -> None:
+def test_checkers_and_the_import_at_run_time_know_the_same_names(checkout):
     tree = ast.parse((checkout / "conceptloader/__init__.py").read_text())
     (block,) = [node for node in tree.body if isinstance(node, ast.If) and isinstance(node.test, ast.Name)]
     static = {

@@ -3,7 +3,6 @@
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +13,10 @@ from tests.scale import scaled
 
 RANKS, DATASETS, SHARDS, TOKENS, FIRST = 1024, 4, 10, 1700, 4
 
-_opened: list[str] = []
+_opened = []
 
 
-def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+def _audit(event, arguments):
     if event == "open":
         _opened.append(str(arguments[0]))
 
@@ -26,7 +25,7 @@ sys.addaudithook(_audit)  # stays for good
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def config(tmp_path_factory):
     folder = tmp_path_factory.mktemp("storm")
     for name in range(DATASETS):
         written(folder / f"d{name}", *[[(range(TOKENS),)]] * SHARDS)
@@ -34,7 +33,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"seq_len": 16, "datasets": datasets, "loader": {"num_threads": 1, "prefetch_batches": 0}}
 
 
-def test_a_rank_opens_manifests_and_the_shards_that_it_reads(config: dict[str, Any]) -> None:
+def test_a_rank_opens_manifests_and_the_shards_that_it_reads(config):
     folder = Path(config["datasets"]["d0"]["path"]).parent
     for rank in range(0, RANKS, scaled(64, 1)):
         _opened.clear()
@@ -42,7 +41,7 @@ def test_a_rank_opens_manifests_and_the_shards_that_it_reads(config: dict[str, A
         for _, _batch in zip(range(FIRST), loader, strict=False):
             pass
         loader.close()
-        shards: set[tuple[int, int]] = set()
+        shards = set()
         for step in range(FIRST):
             members, _, windows = loader.blend.order.sample_many(loader.plan.micro_batches(step, rank)[0])
             first = np.stack([windows * 16, windows * 16 + 16]) // TOKENS

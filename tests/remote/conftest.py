@@ -1,8 +1,6 @@
 """An S3 server of one's own for a test session, and buckets in it."""
 
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,36 +12,36 @@ from tests.remote.files import FileServer
 class Server(FileServer):
     """Buckets are folders; signatures are not looked at."""
 
-    def plan(self, unavailable: int = 0, refused: int = 0, short: int = 0, delay: float = 0) -> None:
+    def plan(self, unavailable=0, refused=0, short=0, delay=0):
         """What the next requests get; counting begins at 0."""
         self.faults = [503] * unavailable + [403] * refused + ["short"] * short
         self.delay = delay
         self.asked.clear()
 
-    def count(self) -> int:
+    def count(self):
         """Requests since the last plan."""
         return len(self.asked)
 
-    def upload(self, folder: Path, bucket: str) -> str:
+    def upload(self, folder, bucket):
         """The files below a folder as objects of a new bucket. Returns: its URL."""
         shutil.copytree(folder, self.folder / bucket)
         return f"s3://{bucket}"
 
-    def put(self, bucket: str, name: str, data: bytes) -> None:
+    def put(self, bucket, name, data):
         file = self.folder / bucket / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
 
 
 @pytest.fixture(scope="session")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def running(tmp_path_factory):
     with Server(tmp_path_factory.mktemp("s3"), dated=True, tagged=True) as started:
         assert isinstance(started, Server)
         yield started
 
 
 @pytest.fixture
-def server(running: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+def server(running, monkeypatch):
     """The server without faults; the environment leads clients to it, and waiting between attempts is short."""
     for name, value in {
         "AWS_ENDPOINT_URL": running.url,

@@ -6,9 +6,7 @@ import re
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable
 from email.utils import formatdate
-from pathlib import Path
 from urllib.parse import unquote
 
 
@@ -30,23 +28,23 @@ class FileServer(http.server.ThreadingHTTPServer):
 
     request_queue_size = 128
 
-    def __init__(self, folder: Path, dated: bool = False, tagged: bool = False) -> None:
+    def __init__(self, folder, dated=False, tagged=False):
         super().__init__(("127.0.0.1", 0), Handler)
         self.folder, self.dated, self.tagged, self.delay = folder, dated, tagged, 0.0
-        self.asked: list[str] = []
-        self.let_in: list[str | None] = []
-        self.redirects: dict[str, str] = {}
+        self.asked = []
+        self.let_in = []
+        self.redirects = {}
         self.user = ""
         self.ranges = 0
-        self.whole: Callable[[int], bool] = lambda number: False
-        self.faults: list[int | str] = []
+        self.whole = lambda number: False
+        self.faults = []
         self.url = f"http://127.0.0.1:{self.server_port}"
 
-    def __enter__(self) -> "FileServer":
+    def __enter__(self):
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self.shutdown()
         self.server_close()
 
@@ -55,7 +53,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     server: FileServer
     protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         server, wanted = self.server, self.headers["Range"]
         server.asked.append(self.path)
         server.let_in.append(self.headers["Authorization"])
@@ -97,5 +95,5 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         pass

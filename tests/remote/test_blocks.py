@@ -3,15 +3,12 @@
 import errno
 import logging
 import os
-from pathlib import Path
-
-import pytest
 
 from conceptloader.storage.remote import blocks
 from conceptloader.storage.remote.blocks import DiskBlocks, MemoryBlocks
 
 
-def test_a_memory_cache_holds_its_capacity_and_no_more() -> None:
+def test_a_memory_cache_holds_its_capacity_and_no_more():
     blocks = MemoryBlocks(capacity=8, block_bytes=4)
     blocks.put(("a", 0), b"1234")
     blocks.put(("a", 1), b"5678")
@@ -22,10 +19,8 @@ def test_a_memory_cache_holds_its_capacity_and_no_more() -> None:
     assert [blocks.get(("a", number)) for number in range(3)] == [b"1234", None, b"9999"]
 
 
-def test_a_full_disk_is_said_once_and_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def full(*_: object) -> None:
+def test_a_full_disk_is_said_once_and_loses_nothing(tmp_path, monkeypatch, caplog):
+    def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     caplog.set_level(logging.WARNING, "conceptloader")  # whatever a command before has set

@@ -4,9 +4,6 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import fsspec
 import numpy as np
@@ -17,15 +14,14 @@ from conceptloader.errors import ConfigError, FormatError, ReadError
 from conceptloader.storage.remote import blocks
 from tests.corpora.small import written
 from tests.raises import raises
-from tests.remote.conftest import Server
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def local(tmp_path_factory):
     """Two shards with documents, ids, a field, a dense track and a sparse one with a vocabulary."""
     rng = np.random.default_rng(0)
 
-    def documents(shard: int) -> Iterator[Any]:
+    def documents(shard):
         for number in range(150):
             n = int(rng.integers(1, 90))
             spans = {"c": [(0, n, [number % 2])], "d": [(0, n // 2, [number])] if n > 1 else []}
@@ -36,11 +32,11 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(path, *map(documents, range(2)), tracks=tracks, fields={"weight": "f2"})
 
 
-def upload(local: Path, server: Server) -> str:
+def upload(local, server):
     return server.upload(local.parent, f"b{uuid.uuid4().hex}") + "/ds"
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a, b):
     if isinstance(a, np.ndarray):
         return bool(np.array_equal(a, b))
     if hasattr(a, "records"):
@@ -52,7 +48,7 @@ def same(a: Any, b: Any) -> bool:
     return a.ids.tolist() == b.ids.tolist() and a.first.tolist() == b.first.tolist()
 
 
-def check(local: Path, url: str, **options: Any) -> cl.Dataset:
+def check(local, url, **options):
     """Everything of a dataset is as in the directory."""
     near, far = cl.open_dataset(local), cl.open_dataset(url, **options)
     assert far.stream_fingerprint == near.stream_fingerprint
@@ -68,7 +64,7 @@ def check(local: Path, url: str, **options: Any) -> cl.Dataset:
     return far
 
 
-def test_every_kind_of_store(local: Path, server: Server) -> None:
+def test_every_kind_of_store(local, server):
     """By obstore and fsspec; http: test_http.py."""
     fsspec.filesystem("memory").put(str(local), "/bucket/ds", recursive=True)
     url = upload(local, server)
@@ -76,7 +72,7 @@ def test_every_kind_of_store(local: Path, server: Server) -> None:
         check(local, each)
 
 
-def test_neighbours_and_roots(local: Path, server: Server, tmp_path: Path) -> None:
+def test_neighbours_and_roots(local, server, tmp_path):
     """References to other prefixes of the bucket work; to other places only when they are allowed."""
     from conceptloader.format.tools.concat import concat
 
@@ -93,7 +89,7 @@ def test_neighbours_and_roots(local: Path, server: Server, tmp_path: Path) -> No
     check(local, f"{url}/joined", roots=[url])
 
 
-def test_what_is_not_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_there(server, monkeypatch):
     with pytest.raises(ReadError, match=r"s3://nowhere-\w+/ds/manifest\.json: cannot be read"):
         cl.open_dataset(f"s3://nowhere-{uuid.uuid4().hex}/ds")
     with raises(ConfigError, "nosuch://", "fsspec cannot read it"):
@@ -105,7 +101,7 @@ def test_what_is_not_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> N
         cl.verify("s3://bucket/ds")
 
 
-def test_a_cache_on_the_disk(local: Path, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_on_the_disk(local, server, tmp_path, monkeypatch):
     url = upload(local, server)
     monkeypatch.setenv("CONCEPTLOADER_REMOTE_CACHE_DIR", str(tmp_path / "cache"))
     check(local, url)
@@ -120,7 +116,7 @@ def test_a_cache_on_the_disk(local: Path, server: Server, tmp_path: Path, monkey
     check(local, url)
 
 
-def test_the_disk_cache_is_bounded(tmp_path: Path) -> None:
+def test_the_disk_cache_is_bounded(tmp_path):
     cache = blocks.DiskBlocks(str(tmp_path), 5000, 1000)
     for number in range(20):
         cache.put(("x", number), bytes([number]) * 1000)
@@ -132,7 +128,7 @@ def test_the_disk_cache_is_bounded(tmp_path: Path) -> None:
     assert cache.get(("x", 19)) == bytes([19]) * 1000
 
 
-def test_local_datasets_import_no_client(checkout: Path, local: Path) -> None:
+def test_local_datasets_import_no_client(checkout, local):
     script = (
         "import sys, conceptloader as cl\n"
         f"ds = cl.open_dataset({str(local)!r}); ds.windows(8)[0]\n"

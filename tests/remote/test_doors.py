@@ -5,9 +5,8 @@ import itertools
 import json
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import fsspec
 import pytest
@@ -22,17 +21,16 @@ from conceptloader.storage.urls import normal
 from tests.corpora.small import written
 from tests.hostile.targets import resealed
 from tests.raises import raises
-from tests.remote.conftest import Server
 from tests.remote.files import FileServer
 
 
 @pytest.fixture
-def dataset(tmp_path: Path) -> Path:
+def dataset(tmp_path):
     return written(tmp_path / "trusted" / "data" / "ds", [([1, 2, 3],)])
 
 
 @pytest.fixture
-def servers(tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FileServer]]:
+def servers(tmp_path, dataset, monkeypatch):
     """One that is trusted, and another one with the same files."""
     monkeypatch.setattr(io, "BACKOFF_S", (0.001,))
     for name in ("no_proxy", "NO_PROXY"):
@@ -47,7 +45,7 @@ LINES = [line.split(" ", 2) for line in Path(__file__).with_name("urls.txt").rea
 
 
 @pytest.mark.parametrize(("url", "sign", "given"), LINES)
-def test_urls_outside_of_the_roots_are_refused(url: str, sign: str, given: str) -> None:
+def test_urls_outside_of_the_roots_are_refused(url, sign, given):
     """Those of the same place are allowed, in every spelling."""
     above, paths = url if url.count("/") == 2 else url.removesuffix("/ds"), given.split(" | ")
     if sign == "=":
@@ -60,7 +58,7 @@ def test_urls_outside_of_the_roots_are_refused(url: str, sign: str, given: str) 
             UrlRoots(url, known).check([path], "manifest")
 
 
-def refer(dataset: Path, to: str) -> None:
+def refer(dataset, to):
     """Let the manifest say that the files of its shard are somewhere else, with a checksum that fits."""
     file = dataset / "manifest.json"
     head = json.loads(file.read_bytes())
@@ -69,7 +67,7 @@ def refer(dataset: Path, to: str) -> None:
     file.write_bytes(resealed(json.dumps(head).encode()))
 
 
-def test_a_manifest_leads_to_no_other_host(dataset: Path, servers: list[FileServer]) -> None:
+def test_a_manifest_leads_to_no_other_host(dataset, servers):
     trusted, other = servers
     refer(dataset, f"{other.url}/data/ds/00000")
     with pytest.raises(FormatError, match=r"roots=\[...\]"):
@@ -79,7 +77,7 @@ def test_a_manifest_leads_to_no_other_host(dataset: Path, servers: list[FileServ
     assert allowed.tokens(0, 3).tolist() == [1, 2, 3]
 
 
-def test_a_file_url_is_no_directory(dataset: Path, tmp_path: Path) -> None:
+def test_a_file_url_is_no_directory(dataset, tmp_path):
     with pytest.raises(ConfigError, match=f"a URL of a local directory, expected its path; pass {dataset}$"):
         cl.open_dataset(f"file://{dataset}")
     secret = tmp_path / "secret"
@@ -90,7 +88,7 @@ def test_a_file_url_is_no_directory(dataset: Path, tmp_path: Path) -> None:
             cl.open_dataset(dataset).tokens(0, 3)
 
 
-def test_a_url_of_any_store_cannot_climb(dataset: Path) -> None:
+def test_a_url_of_any_store_cannot_climb(dataset):
     memory = fsspec.filesystem("memory")
     memory.put(str(dataset), "/doors/secret", recursive=True)
     refer(dataset, "memory://doors/data/../secret/00000")
@@ -101,9 +99,9 @@ def test_a_url_of_any_store_cannot_climb(dataset: Path) -> None:
 
 
 @pytest.fixture
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def no_waiting(monkeypatch):
     """The pauses that would have been made."""
-    pauses: list[float] = []
+    pauses = []
     monkeypatch.setattr(io, "sleep", pauses.append)
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "ENDPOINT_URL", "REGION", "SESSION_TOKEN", "SKIP_SIGNATURE"):
         monkeypatch.delenv(f"AWS_{name}", raising=False)
@@ -117,7 +115,7 @@ class Answers(http.server.BaseHTTPRequestHandler):
 
     answer: ClassVar[tuple[int, str]]
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         status, code = self.answer
         body = b"" if self.command == "HEAD" else f"<Error><Code>{code}</Code></Error>".encode()
         self.send_response(status)
@@ -127,12 +125,12 @@ class Answers(http.server.BaseHTTPRequestHandler):
 
     do_HEAD = do_PUT = do_GET
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         pass
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[str]:
+def store():
     """An address that gives one of the Answers."""
     Answers.answer = 403, "InvalidAccessKeyId"
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
@@ -141,7 +139,7 @@ def store() -> Iterator[str]:
         server.shutdown()
 
 
-REFUSED: list[tuple[str, str, tuple[int, str] | None, str]] = [
+REFUSED = [
     (
         "s3://bucket/ds",
         "key secret store",
@@ -164,9 +162,7 @@ REFUSED: list[tuple[str, str, tuple[int, str] | None, str]] = [
 
 
 @pytest.mark.parametrize(("url", "given", "answer", "remedy"), REFUSED)
-def test_what_cannot_be_used_is_named_at_once(
-    store: str, no_waiting: list[float], monkeypatch: pytest.MonkeyPatch, url: str, given: str, answer: Any, remedy: str
-) -> None:
+def test_what_cannot_be_used_is_named_at_once(store, no_waiting, monkeypatch, url, given, answer, remedy):
     monkeypatch.setattr(Answers, "answer", answer or Answers.answer)
     monkeypatch.setattr(stores, "_METADATA", (f"//{store}",))  # in place of every cloud's own
     variables = {
@@ -181,7 +177,7 @@ def test_what_cannot_be_used_is_named_at_once(
     assert no_waiting == []
 
 
-def test_a_token_that_expires_in_mid_run(server: Server, dataset: Path) -> None:
+def test_a_token_that_expires_in_mid_run(server, dataset):
     """Nothing is lost while it is renewed; when it is not, the error says what to do."""
     far = cl.open_dataset(server.upload(dataset.parent, "expired") + "/ds")
     assert far.tokens(0, 1).tolist() == [1]
@@ -192,9 +188,7 @@ def test_a_token_that_expires_in_mid_run(server: Server, dataset: Path) -> None:
         far.tokens(0, 2)
 
 
-def test_passwords_in_urls_are_not_shown(
-    tmp_path: Path, servers: list[FileServer], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_passwords_in_urls_are_not_shown(tmp_path, servers, capsys, caplog):
     url = servers[0].url.replace("://", "://me:s3cr3t@") + "/data/ds"
     opened = cl.open_dataset(url)
     assert "s3cr3t" not in repr(opened)

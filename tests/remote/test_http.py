@@ -2,8 +2,6 @@
 
 import errno
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +19,7 @@ DATA = bytes(range(100))
 
 
 @pytest.fixture
-def server(tmp_path: Path, local: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+def server(tmp_path, local, monkeypatch):
     """Of the dataset `ds`, and of a `file` of DATA."""
     monkeypatch.setattr(io, "BACKOFF_S", (0.001,) * 4)
     stores._open_store.cache_clear()
@@ -31,11 +29,11 @@ def server(tmp_path: Path, local: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         yield started
 
 
-def get(server: FileServer, offset: int = 10, size: int = 5, name: str = "file") -> Part:
+def get(server, offset=10, size=5, name="file"):
     return stores.store_of(server.url).get(f"{server.url}/{name}", offset, size)
 
 
-def test_a_dataset_is_that_of_the_directory(server: FileServer, local: Path) -> None:
+def test_a_dataset_is_that_of_the_directory(server, local):
     """Also with a user, and in a directory whose name a URL escapes."""
     check(local, f"{server.url}/ds")
     server.user = "me:s3:cr@t"
@@ -45,7 +43,7 @@ def test_a_dataset_is_that_of_the_directory(server: FileServer, local: Path) -> 
     assert {path.rpartition("/")[0] for path in server.asked} == {"/my%20d%C3%A4ta+1"}
 
 
-def test_ranges(server: FileServer) -> None:
+def test_ranges(server):
     """Fewer bytes at the end; the size and the version alone."""
     version = get(server).version
     assert version is not None
@@ -69,7 +67,7 @@ def test_ranges(server: FileServer) -> None:
         ("silent", errno.ENOTSUP, "Content-Length"),
     ],
 )
-def test_each_answer_has_its_error(server: FileServer, fault: int | str, number: int, found: str) -> None:
+def test_each_answer_has_its_error(server, fault, number, found):
     """The errno says whether it may pass."""
     server.faults = [fault]
     with raises(ReadError, f"{server.url}/file", found) as caught:
@@ -77,7 +75,7 @@ def test_each_answer_has_its_error(server: FileServer, fault: int | str, number:
     assert caught.value.errno == number
 
 
-def test_a_server_without_ranges(server: FileServer) -> None:
+def test_a_server_without_ranges(server):
     """Is named at once, with what to do; also where the whole file is what was asked for."""
     server.whole = lambda number: True
     for offset, size in ((10, 5), (0, 100), (0, 1)):
@@ -90,7 +88,7 @@ def test_a_server_without_ranges(server: FileServer) -> None:
         cl.open_dataset(f"{server.url}/ds")
 
 
-def test_redirects_are_followed_without_the_password(server: FileServer, tmp_path: Path, local: Path) -> None:
+def test_redirects_are_followed_without_the_password(server, tmp_path, local):
     """Wherever they lead: what comes from there has to be what the manifest says."""
     shutil.copytree(local, tmp_path / "other" / "ds")
     near, file = cl.open_dataset(local), "/ds/00000.stream.bin"

@@ -4,8 +4,6 @@ import re
 import subprocess
 import sys
 import uuid
-from pathlib import Path
-from typing import Any
 
 import fsspec
 import numpy as np
@@ -21,13 +19,12 @@ from conceptloader.storage.remote import objects
 from conceptloader.storage.remote.objects import RemoteObjects
 from tests.batch.cases import configs
 from tests.batch.compare import assert_same
-from tests.remote.conftest import Server
 from tests.remote.test_datasets import local, upload
 
 __all__ = ["local"]  # the fixture
 
 
-def configuration(local: Path, path: str, **loader: Any) -> dict[str, Any]:
+def configuration(local, path, **loader):
     return {
         "version": 1,
         "seq_len": 32,
@@ -38,12 +35,12 @@ def configuration(local: Path, path: str, **loader: Any) -> dict[str, Any]:
     }
 
 
-def reader(local: Path, path: str, **loader: Any) -> Any:
+def reader(local, path, **loader):
     return open_reader(open_blend(load_config(configuration(local, path, **loader))))
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_data_equal_those_of_a_local_disk(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_data_equal_those_of_a_local_disk(tmp_path, seed, monkeypatch):
     """Blocks so small that every read lies across their borders, and room for so few that they are dropped."""
     monkeypatch.setattr(RemoteObjects, "block_bytes", 24)
     monkeypatch.setattr(objects, "_HOLE", 16)
@@ -61,7 +58,7 @@ def test_random_data_equal_those_of_a_local_disk(tmp_path: Path, seed: int, monk
                 assert_same(mine.read(samples), wanted)
 
 
-def test_a_store_that_stays_away_is_named_once(local: Path, server: Server) -> None:
+def test_a_store_that_stays_away_is_named_once(local, server):
     """With the sample; the attempts of the request are not made again by those who wait for it."""
     mine = reader(local, upload(local, server))
     mine.read(np.arange(8, dtype=np.uint64))
@@ -71,7 +68,7 @@ def test_a_store_that_stays_away_is_named_once(local: Path, server: Server) -> N
     assert server.count() <= 2 * 5  # windows, attempts
 
 
-def test_faults_that_pass_change_nothing(local: Path, server: Server) -> None:
+def test_faults_that_pass_change_nothing(local, server):
     mine, theirs = reader(local, upload(local, server)), reader(local, str(local))
     samples = np.arange(30, dtype=np.uint64)
     for fault in ("short", "unavailable"):
@@ -80,13 +77,13 @@ def test_faults_that_pass_change_nothing(local: Path, server: Server) -> None:
         samples = samples + np.uint64(30)
 
 
-def test_workers_of_a_dataloader(local: Path, server: Server, checkout: Path) -> None:
+def test_workers_of_a_dataloader(local, server, checkout):
     """After requests of the parent, whose client does not survive a fork: that is an error, and other workers read."""
     url = upload(local, server)
     samples = SampleDataset(configuration(local, url), num_samples=24)
-    options: dict[str, Any] = {"batch_size": 4, "collate_fn": cl.collate_fn}
+    options = {"batch_size": 4, "collate_fn": cl.collate_fn}
 
-    def workers(method: str) -> list[Any]:
+    def workers(method):
         return list(DataLoader(samples, num_workers=1, multiprocessing_context=method, timeout=60, **options))
 
     # In a process without other threads than those of its client, since a fork copies whatever these hold.
@@ -103,7 +100,7 @@ def test_workers_of_a_dataloader(local: Path, server: Server, checkout: Path) ->
             assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
 
 
-def test_a_process_ends_while_requests_hang(local: Path, server: Server, checkout: Path) -> None:
+def test_a_process_ends_while_requests_hang(local, server, checkout):
     url = upload(local, server)
     script = (
         "import threading, time, conceptloader as cl\n"

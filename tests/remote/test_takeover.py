@@ -2,7 +2,6 @@
 
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -11,19 +10,18 @@ from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm.data import MegatronData
 from tests.megatron.conftest import one_process
 from tests.megatron.stock import adopted, assert_equal_samples, build_stock, dataset_config
-from tests.remote.conftest import Server
 
 __all__ = ["one_process"]  # the fixture
 pytestmark = pytest.mark.usefixtures("one_process")
 LENGTH, SIZES = 13, [60, 8, 0]
 
 
-def test_the_samples_are_those_of_megatron(tmp_path: Path, server: Server) -> None:
+def test_the_samples_are_those_of_megatron(tmp_path, server):
     """Also that another place of the same files is refused at the start."""
     (tmp_path / "files").mkdir()
     path, prefixes = adopted(tmp_path / "files", "ab", order={"megatron": str(tmp_path / "cache")})
     url = server.upload(tmp_path / "files", f"b{uuid.uuid4().hex}")
-    options: dict[str, Any] = {
+    options = {
         "blend": ([f"{url}/{Path(prefix).name}" for prefix in prefixes], [0.6, 0.4]),
         "split": "90,10,0",
         "path_to_cache": str(tmp_path / "cache"),

@@ -1,8 +1,5 @@
 """Stores that do not say which version of an object they give: nothing of another version is used unseen."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import fsspec
 import numpy as np
 import pytest
@@ -20,27 +17,25 @@ TOKENS = 40_000
 
 
 @pytest.fixture(params=[False, True], ids=["bare", "dated"])
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FileServer]:
+def server(request, tmp_path):
     with FileServer(tmp_path / "served", dated=request.param) as started:
         yield started
 
 
-def write(path: Path, seed: int) -> Path:
+def write(path, seed):
     """Of any seed files of equal sizes."""
     shards = ([(np.random.default_rng([seed, shard]).integers(0, 1000, TOKENS),)] for shard in range(2))
     return written(path, *shards, token_type="u2")
 
 
-def rebuild(path: Path, seed: int) -> None:
+def rebuild(path, seed):
     new = write(path.parent / f"new{seed}", seed)
     for file in new.iterdir():
         assert file.stat().st_size == (path / file.name).stat().st_size
         file.replace(path / file.name)
 
 
-def test_a_cache_on_the_disk_never_gives_what_was_there_before(
-    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_cache_on_the_disk_never_gives_what_was_there_before(server, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("CONCEPTLOADER_REMOTE_CACHE_DIR", str(tmp_path / "cache"))
     near = write(server.folder / "ds", 0)
     for seed in (1, 2):
@@ -51,7 +46,7 @@ def test_a_cache_on_the_disk_never_gives_what_was_there_before(
     assert ("the disk cache is not used" in caplog.text) == (not server.dated)
 
 
-def test_a_file_system_is_asked_again_for_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_is_asked_again_for_versions(tmp_path, monkeypatch):
     files = fsspec.filesystem("memory")
     files.put(str(write(tmp_path / "ds", 0)), "/versions/ds", recursive=True)
     far = cl.open_dataset("memory://versions/ds")
@@ -67,11 +62,11 @@ class Proxied(Objects):
 
     tags = iter(['"a"', 'W/"a"', '"a"', 'W/"b"'])
 
-    def get(self, url: str, offset: int, size: int) -> Part:
+    def get(self, url, offset, size):
         return Part(b"x" * size, 8, next(self.tags))
 
 
-def test_a_weak_etag_is_that_of_the_same_object() -> None:
+def test_a_weak_etag_is_that_of_the_same_object():
     objects = Proxied(check=False)
     file = Expected("proxied://a", 8, "")
     for _ in range(3):

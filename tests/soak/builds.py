@@ -5,8 +5,6 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -18,7 +16,7 @@ from conceptloader.ingest.records.inputs import find_sources
 Files = dict[str, bytes]
 
 
-def write_input(path: Path, documents: int = 60) -> Path:
+def write_input(path, documents=60):
     """jsonl with tokens and spans."""
     rng = np.random.default_rng(0)
     with path.open("w") as file:
@@ -30,7 +28,7 @@ def write_input(path: Path, documents: int = 60) -> Path:
     return path
 
 
-def build(source: Path, out: Path, shard_bytes: int = 2500, workers: int = 1) -> None:
+def build(source, out, shard_bytes=2500, workers=1):
     """The build; it takes up what an earlier call has left."""
     columns = Columns(text=None, tokens="tokens", tracks={"concepts": "spans"})
     names = {"concepts": ["a", "b"]}
@@ -38,11 +36,11 @@ def build(source: Path, out: Path, shard_bytes: int = 2500, workers: int = 1) ->
     build_dataset(find_sources([source]), out, options, workers=workers)
 
 
-def contents(directory: Path) -> Files:
+def contents(directory):
     return {file.name: file.read_bytes() for file in sorted(directory.iterdir())}
 
 
-def finished_shards(directory: Path) -> dict[str, tuple[int, int]]:
+def finished_shards(directory):
     """Identity (inode, time of modification) of every file of a shard that is declared finished."""
     if not directory.exists():
         return {}
@@ -51,7 +49,7 @@ def finished_shards(directory: Path) -> dict[str, tuple[int, int]]:
     return {file.name: (file.stat().st_ino, file.stat().st_mtime_ns) for file in files}
 
 
-def child(action: Callable[[], None], kill_after_s: float | None = None) -> bool:
+def child(action, kill_after_s=None):
     """Run `action` in a forked process, killed after a time. Returns: whether it ended by itself, without error."""
     process = os.fork()
     if not process:
@@ -71,12 +69,12 @@ def child(action: Callable[[], None], kill_after_s: float | None = None) -> bool
     return not os.WIFSIGNALED(status)
 
 
-def killing_at(operation: int) -> Callable[[], None]:
+def killing_at(operation):
     """Let this process die just before its `operation`-th call that changes a directory or syncs."""
     left = operation
 
-    def counted(real: Callable[..., object]) -> Callable[..., object]:
-        def call(*args: object, **options: object) -> object:
+    def counted(real):
+        def call(*args, **options):
             nonlocal left
             left -= 1
             if left < 0:
@@ -85,7 +83,7 @@ def killing_at(operation: int) -> Callable[[], None]:
 
         return call
 
-    def install() -> None:
+    def install():
         for name in ("fsync", "rename", "link", "unlink", "mkdir"):
             setattr(os, name, counted(getattr(os, name)))
 

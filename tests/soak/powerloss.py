@@ -9,10 +9,6 @@ import builtins
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pytest
 
 
 @dataclass(eq=False)
@@ -28,13 +24,13 @@ class Inode:
 class Recorder:
     """Watches all changes below `root` while it is installed. A crash may happen before each of `operations`."""
 
-    def __init__(self, root: Path, patch: pytest.MonkeyPatch, crash_at: int | None = None) -> None:
+    def __init__(self, root, patch, crash_at=None):
         self.root = root
         self.top = Inode(entries={})
-        self.known: dict[str, Inode] = {str(root): self.top}
+        self.known = {str(root): self.top}
         self.operations = 0
         self.crash_at = crash_at
-        self.state: Any = None
+        self.state = None
         real = {name: getattr(os, name) for name in ("fsync", "rename", "link", "unlink", "mkdir", "rmdir")}
         patch.setattr(os, "fsync", lambda fd: self._fsync(fd))
         patch.setattr(os, "mkdir", self._watch(real["mkdir"], self._mkdir))
@@ -43,7 +39,7 @@ class Recorder:
         patch.setattr(os, "unlink", self._watch(real["unlink"], self._unlink))
         opened = builtins.open
 
-        def watching_open(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
+        def watching_open(file, mode="r", *args, **options):
             new = "x" in mode or "w" in mode or ("a" in mode and not os.path.exists(file))
             result = opened(file, mode, *args, **options)
             if new:
@@ -52,11 +48,11 @@ class Recorder:
 
         patch.setattr(builtins, "open", watching_open)
 
-    def _inside(self, path: Any) -> bool:
+    def _inside(self, path):
         return str(path).startswith(str(self.root) + os.sep)
 
-    def _watch(self, real: Any, record: Any) -> Any:
-        def call(*args: Any, **options: Any) -> Any:
+    def _watch(self, real, record):
+        def call(*args, **options):
             if not self._inside(args[0]):
                 return real(*args, **options)
             self._tick()
@@ -66,43 +62,43 @@ class Recorder:
 
         return call
 
-    def _tick(self) -> None:
+    def _tick(self):
         self.operations += 1
         if self.operations == self.crash_at:
             raise PowerLoss
 
-    def _directory(self, path: str) -> tuple[Inode, str]:
+    def _directory(self, path):
         folder, name = os.path.split(path)
         return self.known[folder], name
 
-    def _created(self, path: str, directory: bool = False) -> None:
+    def _created(self, path, directory=False):
         if self._inside(path):
             inode = self.known[path] = Inode(latest=Path(path), entries={} if directory else None)
             folder, name = self._directory(path)
             folder.pending.append((None, name, inode))
 
-    def _mkdir(self, path: str) -> None:
+    def _mkdir(self, path):
         self._created(path, directory=True)
 
-    def _rename(self, source: str, target: str) -> None:
+    def _rename(self, source, target):
         inode = self.known[target] = self.known.pop(source)
         inode.latest = Path(target)
         folder, name = self._directory(source)
         assert folder is self._directory(target)[0], "renames are within a directory"
         folder.pending.append((name, self._directory(target)[1], inode))
 
-    def _link(self, source: str, target: str) -> None:
+    def _link(self, source, target):
         inode = self.known[target] = self.known[source]
         inode.latest = Path(target)
         folder, name = self._directory(target)
         folder.pending.append((None, name, inode))
 
-    def _unlink(self, path: str) -> None:
+    def _unlink(self, path):
         inode = self.known.pop(path)
         folder, name = self._directory(path)
         folder.pending.append((name, None, inode))
 
-    def _fsync(self, descriptor: int) -> None:
+    def _fsync(self, descriptor):
         path = os.readlink(f"/proc/self/fd/{descriptor}")
         if not self._inside(path) and path != str(self.root):
             return
@@ -115,11 +111,11 @@ class Recorder:
             _apply(inode.entries, change)
         inode.pending.clear()
 
-    def leave(self, target: Path, choice: str, rng: np.random.Generator) -> None:
+    def leave(self, target, choice, rng):
         """Write what the disk holds after a crash now. choice: "none", "all" or "some" of what was not synced."""
         self._leave(self.top, target, choice, rng)
 
-    def _leave(self, folder: Inode, target: Path, choice: str, rng: np.random.Generator) -> None:
+    def _leave(self, folder, target, choice, rng):
         target.mkdir()
         entries = dict(folder.entries or {})
         for change in folder.pending:
@@ -140,7 +136,7 @@ class PowerLoss(BaseException):
     """The moment of the crash; not to be caught by anyone."""
 
 
-def _apply(entries: dict[str, Inode], change: tuple[str | None, str | None, Inode]) -> None:
+def _apply(entries, change):
     removed, added, inode = change
     if removed is not None:
         entries.pop(removed, None)

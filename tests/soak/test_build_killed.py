@@ -2,27 +2,25 @@
 
 import shutil
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError
-from tests.conftest import Tally
 from tests.scale import scaled
-from tests.soak.builds import Files, build, child, contents, finished_shards, killing_at, write_input
+from tests.soak.builds import build, child, contents, finished_shards, killing_at, write_input
 
 CHUNKS = 4
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(tmp_path_factory):
     return write_input(tmp_path_factory.mktemp("input") / "corpus.jsonl")
 
 
 @pytest.fixture(scope="module")
-def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Files, float]:
+def undisturbed(source, tmp_path_factory):
     """What a build is when nothing happens to it, and how long it takes."""
     build(source, tmp_path_factory.mktemp("warm") / "ds")
     out = tmp_path_factory.mktemp("undisturbed") / "ds"
@@ -31,7 +29,7 @@ def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return contents(out), time.monotonic() - start
 
 
-def check_is_no_dataset(out: Path, wanted: Files) -> bool:
+def check_is_no_dataset(out, wanted):
     """Whether it is complete after all; a directory that is not must be refused."""
     if (out / "manifest.json").exists():
         left_behind = {name for name in contents(out) if name.endswith(".tmp")}
@@ -43,7 +41,7 @@ def check_is_no_dataset(out: Path, wanted: Files) -> bool:
     return False
 
 
-def finish(source: Path, out: Path, wanted: Files) -> None:
+def finish(source, out, wanted):
     """Run it to its end; finished shards are not touched and nothing is left behind."""
     kept = finished_shards(out)
     build(source, out)
@@ -55,9 +53,7 @@ def finish(source: Path, out: Path, wanted: Files) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_killed_at_random_moments(
-    tmp_path: Path, source: Path, undisturbed: tuple[Files, float], chunk: int, tally: Tally
-) -> None:
+def test_killed_at_random_moments(tmp_path, source, undisturbed, chunk, tally):
     wanted, seconds = undisturbed
     rng = np.random.default_rng(chunk)
     kills = late = builds = 0
@@ -65,7 +61,7 @@ def test_killed_at_random_moments(
         builds += 1
         out = tmp_path / f"ds{builds}"
         for _ in range(int(rng.integers(1, 4))):  # killed again while it goes on
-            if child(lambda out=out: build(source, out), float(rng.uniform(0, 1.1 * seconds))):  # type: ignore[misc]
+            if child(lambda out=out: build(source, out), float(rng.uniform(0, 1.1 * seconds))):
                 late += 1
             else:
                 kills += 1
@@ -77,16 +73,14 @@ def test_killed_at_random_moments(
 
 
 @pytest.mark.soak
-def test_killed_before_every_operation(
-    tmp_path: Path, source: Path, undisturbed: tuple[Files, float], tally: Tally
-) -> None:
+def test_killed_before_every_operation(tmp_path, source, undisturbed, tally):
     """Every sync, rename, link and unlink in turn; in the short form, every 25th."""
     wanted, _ = undisturbed
     operation, kills = 0, 0
     while True:
         out = tmp_path / f"ds{operation}"
         install = killing_at(operation)
-        if child(lambda out=out, install=install: (install(), build(source, out))):  # type: ignore[misc]
+        if child(lambda out=out, install=install: (install(), build(source, out))):
             break
         kills += 1
         if not out.exists() or not check_is_no_dataset(out, wanted):
@@ -98,7 +92,7 @@ def test_killed_before_every_operation(
 
 
 @pytest.mark.soak
-def test_a_worker_is_killed(tmp_path: Path, source: Path, undisturbed: tuple[Files, float], tally: Tally) -> None:
+def test_a_worker_is_killed(tmp_path, source, undisturbed, tally):
     """With worker processes, the death of one is an error of the build, and the next run goes on."""
     wanted, _ = undisturbed
     for number in range(scaled(1, 8)):
@@ -109,7 +103,7 @@ def test_a_worker_is_killed(tmp_path: Path, source: Path, undisturbed: tuple[Fil
     tally("builds with a killed worker", {"kills": scaled(1, 8)})
 
 
-def kill_a_worker(source: Path, out: Path, seed: int) -> None:
+def kill_a_worker(source, out, seed):
     import multiprocessing
     import os
     import signal
@@ -120,7 +114,7 @@ def kill_a_worker(source: Path, out: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)
     done = threading.Event()
 
-    def killer() -> None:
+    def killer():
         while not done.is_set():
             workers = multiprocessing.active_children()
             if len(workers) == 2 and (finished_shards(out) or rng.random() < 0.001):

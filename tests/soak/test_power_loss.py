@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,27 +12,26 @@ from conceptloader.format.write import build as build_module
 from conceptloader.format.write import shard as writer
 from conceptloader.storage import durable
 from conceptloader.storage.sample import sample_checksum
-from tests.conftest import Tally
 from tests.scale import scaled
-from tests.soak.builds import Files, build, contents, write_input
+from tests.soak.builds import build, contents, write_input
 from tests.soak.powerloss import PowerLoss, Recorder
 
 CHOICES = ("none", "all", "some")
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(tmp_path_factory):
     return write_input(tmp_path_factory.mktemp("input") / "corpus.jsonl", documents=24)
 
 
 @pytest.fixture(scope="module")
-def wanted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Files:
+def wanted(source, tmp_path_factory):
     out = tmp_path_factory.mktemp("undisturbed") / "ds"
     build(source, out)
     return contents(out)
 
 
-def crash(tmp_path: Path, source: Path, at: int | None) -> Recorder:
+def crash(tmp_path, source, at):
     """The build up to operation `at`, None: to its end. It leaves the directory as the program saw it."""
     root = tmp_path / "disk"
     shutil.rmtree(root, ignore_errors=True)
@@ -49,7 +47,7 @@ def crash(tmp_path: Path, source: Path, at: int | None) -> Recorder:
     return disk
 
 
-def check(disk: Recorder, target: Path, choice: str, seed: int, source: Path, wanted: Files) -> bool:
+def check(disk, target, choice, seed, source, wanted):
     """Whether the dataset is complete after the crash. If not, the next run has to mend everything."""
     disk.leave(target, choice, np.random.default_rng(seed))
     out = target / "ds"
@@ -69,7 +67,7 @@ def check(disk: Recorder, target: Path, choice: str, seed: int, source: Path, wa
 
 
 @pytest.mark.soak
-def test_at_every_operation(tmp_path: Path, source: Path, wanted: Files, tally: Tally) -> None:
+def test_at_every_operation(tmp_path, source, wanted, tally):
     last = crash(tmp_path, source, None).operations
     operations = range(1, last + 1, scaled(max(1, last // 8), 1))
     states = complete = 0
@@ -82,18 +80,16 @@ def test_at_every_operation(tmp_path: Path, source: Path, wanted: Files, tally: 
     tally("power losses", {"operations": len(operations), "states of the disk": states, "already complete": complete})
 
 
-def test_a_build_that_has_returned_is_on_disk(tmp_path: Path, source: Path, wanted: Files) -> None:
+def test_a_build_that_has_returned_is_on_disk(tmp_path, source, wanted):
     disk = crash(tmp_path, source, None)
     assert check(disk, tmp_path / "left", "none", 0, source, wanted), "the finished dataset is gone"
 
 
 @pytest.mark.parametrize("forgotten", ["file", "directory"])
-def test_a_forgotten_sync_is_noticed(
-    tmp_path: Path, source: Path, wanted: Files, forgotten: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forgotten_sync_is_noticed(tmp_path, source, wanted, forgotten, monkeypatch):
     if forgotten == "file":
 
-        def commit(spool: durable.Spool) -> None:
+        def commit(spool):
             spool.sample = sample_checksum(spool.size, spool.read)
             spool._file.close()
             os.rename(spool._temporary, spool.path)

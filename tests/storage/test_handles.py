@@ -8,15 +8,15 @@ from conceptloader.storage.handles import Handles, OpenTable
 from tests.soak.builds import child
 
 
-def null() -> int:
+def null():
     return os.open(os.devnull, os.O_RDONLY)
 
 
-def is_open(descriptor: int) -> bool:
+def is_open(descriptor):
     return os.path.exists(f"/proc/self/fd/{descriptor}")
 
 
-def fill(table: OpenTable, keys: range) -> dict[int, int]:
+def fill(table, keys):
     """A file under each key, which is read. Returns: descriptors."""
     found = {}
     for key in keys:
@@ -27,7 +27,7 @@ def fill(table: OpenTable, keys: range) -> dict[int, int]:
     return found
 
 
-def test_a_forked_child_waits_for_no_read_of_its_parent() -> None:
+def test_a_forked_child_waits_for_no_read_of_its_parent():
     """Nor does it keep open what such a read used."""
     handles = Handles(2)
     renew_in_children(handles)
@@ -38,7 +38,7 @@ def test_a_forked_child_waits_for_no_read_of_its_parent() -> None:
         table.close(key)
     assert handles.count == 4
 
-    def in_child() -> None:
+    def in_child():
         signal.alarm(20)
         assert handles.count == 0
         assert not any(map(is_open, files.values()))

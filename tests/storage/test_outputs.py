@@ -1,8 +1,6 @@
 """An output at a URL raises, also a Path of it, and no folder is made of its name; of commands: tests/cli/sessions."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +10,7 @@ from conceptloader.testing import random_documents, write_dataset
 from conceptloader.writing import BuildOptions, create_writer
 
 CONFIG = {"seq_len": 8, "datasets": {"a": {"path": "ds"}}}
-PYTHON: dict[str, Callable[[Any], object]] = {
+PYTHON = {
     "build": lambda out: cl.build("rows.jsonl", out, tokenizer="bytes"),
     "create_writer": lambda out: create_writer(out, BuildOptions(token_type="u2")),
     "concat": lambda out: cl.concat(["ds", "ds"], out),
@@ -23,9 +21,7 @@ PYTHON: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("write", PYTHON.values(), ids=PYTHON)
 @pytest.mark.parametrize("kind", [str, Path])
-def test_python(
-    write: Callable[[Any], object], kind: Callable[[str], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_python(write, kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.jsonl").write_text('{"id": "1", "text": "red"}\n')
     write_dataset("ds", random_documents(20, seed=1))

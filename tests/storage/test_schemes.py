@@ -4,10 +4,7 @@ import errno
 import itertools
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,12 +18,12 @@ from conceptloader.storage.objects import REMOTE, SCHEMES, Objects, Part
 from conceptloader.testing import random_documents, write_dataset
 from tests.raises import raises
 
-FILES: dict[str, Part] = {}
-FAULTS: list[int] = []
+FILES = {}
+FAULTS = []
 
 
 class MadeUp(Objects):
-    def get(self, url: str, offset: int, size: int) -> Part:
+    def get(self, url, offset, size):
         if FAULTS and size:
             raise ReadError(url, "made up", errno=FAULTS.pop())
         if url not in FILES:
@@ -35,7 +32,7 @@ class MadeUp(Objects):
 
 
 @pytest.fixture(params=["1", None], ids=["versions", "no versions"])
-def near(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def near(request, tmp_path, monkeypatch):
     """A dataset that is at made-up://host/near as well."""
     monkeypatch.setitem(SCHEMES, "made-up", MadeUp)
     monkeypatch.setattr(io, "BACKOFF_S", (0.001,) * 3)
@@ -48,15 +45,15 @@ def near(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     FAULTS.clear()
 
 
-def config(path: object, **more: Any) -> dict[str, Any]:
+def config(path, **more):
     return {"seq_len": 32, "datasets": {"a": {"path": str(path)}}, "tracks": {"concepts": {}}, **more}
 
 
-def stream(shard: int = 0) -> str:
+def stream(shard=0):
     return f"made-up://host/near/0000{shard}.stream.bin"
 
 
-def test_a_training_from_it(near: Path) -> None:
+def test_a_training_from_it(near):
     """Through faults that pass; resumed."""
     far, loader = (cl.batches(config(at), micro_batch_size=8) for at in ("Made-Up://host/near", near))
     FAULTS[:] = [errno.EIO] * 3
@@ -69,7 +66,7 @@ def test_a_training_from_it(near: Path) -> None:
     assert not FAULTS
 
 
-def test_what_it_gives_is_checked(near: Path) -> None:
+def test_what_it_gives_is_checked(near):
     far, url = cl.open_dataset("made-up://host/near"), stream()
     sound = FILES[url]
     FILES[url] = replace(sound, data=sound.data[2:] + sound.data[:2])
@@ -96,11 +93,11 @@ def test_what_it_gives_is_checked(near: Path) -> None:
         cl.open_dataset("made-up://host/other")
 
 
-def test_a_dataset_rebuilt_there_in_use(near: Path) -> None:
+def test_a_dataset_rebuilt_there_in_use(near):
     """Known by the end of its manifest where the store has no versions; another form of it is the same dataset."""
     far, name = cl.open_dataset("made-up://host/near"), "made-up://host/near/manifest.json"
 
-    def put(data: bytes) -> None:
+    def put(data):
         FILES[name] = Part(data, len(data), FILES[name].version and f"{len(data)}")
 
     again = {key: value for key, value in json.loads(FILES[name].data).items() if key != "checksum"}
@@ -111,7 +108,7 @@ def test_a_dataset_rebuilt_there_in_use(near: Path) -> None:
         far.tokens(far.shard_starts[1], far.num_tokens)
 
 
-def test_a_scheme_that_nothing_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheme_that_nothing_reads(monkeypatch):
     monkeypatch.setitem(sys.modules, REMOTE, None)
     monkeypatch.delitem(SCHEMES, "made-up", raising=False)
     with raises(ConfigError, found=f"made-up://host/ds: found the scheme made-up, and no {REMOTE}"):

@@ -6,11 +6,11 @@ from conceptloader import open_dataset
 from conceptloader.testing import random_documents, sample_corpus, write_dataset
 
 
-def test_documents_depend_on_their_arguments_alone() -> None:
+def test_documents_depend_on_their_arguments_alone():
     assert random_documents(5, seed=1) == random_documents(5, seed=1) != random_documents(5, seed=2)
 
 
-def test_a_dataset_holds_its_documents(tmp_path: Path) -> None:
+def test_a_dataset_holds_its_documents(tmp_path):
     raw = random_documents(30, tracks={"concepts": 20, "quality": 3}, mean_length=20)
     for shards in (1, 4):
         dataset = open_dataset(write_dataset(tmp_path / str(shards), raw, shards=shards))
@@ -25,7 +25,7 @@ def test_a_dataset_holds_its_documents(tmp_path: Path) -> None:
                 assert list(zip(spans.start.tolist(), spans.end.tolist(), ids, strict=True)) == expected
 
 
-def test_documents_end_in_eos_and_have_disjoint_spans() -> None:
+def test_documents_end_in_eos_and_have_disjoint_spans():
     for document in random_documents(300, seed=1, mean_length=20):
         assert document.tokens[-1] == 0
         assert 0 not in document.tokens[:-1]
@@ -34,7 +34,7 @@ def test_documents_end_in_eos_and_have_disjoint_spans() -> None:
         assert all(0 <= border <= len(document.tokens) for border in borders)
 
 
-def test_the_sample_corpus_is_text_with_spans_over_the_colors(tmp_path: Path) -> None:
+def test_the_sample_corpus_is_text_with_spans_over_the_colors(tmp_path):
     path = sample_corpus(tmp_path / "data/corpus", documents=30)
     ds = open_dataset(path)
     tokens, spans = ds.tokens(0, ds.num_tokens), ds.spans("concepts", 0, ds.num_tokens)

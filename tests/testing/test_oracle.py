@@ -1,8 +1,5 @@
 """The resume oracle passes a loader that resumes exactly, and catches those that do not."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -19,10 +16,10 @@ AFTER = [
 class Plain:
     """Sample k holds k * k. Counts what it handed out."""
 
-    def __init__(self, layout: Layout, dp_rank: int) -> None:
+    def __init__(self, layout, dp_rank):
         self.layout, self.dp_rank, self.consumed = layout, dp_rank, 0
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self):
         size, group = self.layout.micro_batch_size, self.layout.micro_batch_size * self.layout.dp_size
         while True:
             first = self.consumed + self.dp_rank * size
@@ -30,36 +27,36 @@ class Plain:
             index = np.arange(first, first + size)
             yield {"sample_index": index, "tokens": index * index, "cu_seqlens": np.arange(size), "max_seqlen": 1}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {"consumed": self.consumed}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state):
         self.consumed = state["consumed"]
 
 
 class ReadsAhead(Plain):
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {"consumed": self.consumed + 12}
 
 
 class OwnState(Plain):
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {"consumed": self.consumed, "dp_rank": self.dp_rank}
 
 
 class StartsAgain(Plain):
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state):
         pass
 
 
 class OtherTokens(Plain):
     resumed = False
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state):
         super().load_state_dict(state)
         self.resumed = True
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self):
         for batch in super().__iter__():
             yield {**batch, "tokens": batch["tokens"] + self.resumed}
 
@@ -67,11 +64,11 @@ class OtherTokens(Plain):
 class SameSamples(Plain):
     """Every rank reads what rank 0 reads."""
 
-    def __init__(self, layout: Layout, dp_rank: int) -> None:
+    def __init__(self, layout, dp_rank):
         super().__init__(layout, 0)
 
 
-def test_an_exact_loader_passes() -> None:
+def test_an_exact_loader_passes():
     check_resume(Plain, BEFORE, AFTER, steps=6)
 
 
@@ -85,12 +82,12 @@ def test_an_exact_loader_passes() -> None:
         (SameSamples, "samples out of turn"),
     ],
 )
-def test_a_broken_loader_is_caught(broken: type[Plain], message: str) -> None:
+def test_a_broken_loader_is_caught(broken, message):
     with pytest.raises(AssertionError, match=message):
         check_resume(broken, BEFORE, AFTER, steps=6)
 
 
-def test_steps_are_whole_rows_in_order() -> None:
+def test_steps_are_whole_rows_in_order():
     (rows, state), *_ = global_steps(Plain, BEFORE, 2)
     assert [int(row["sample_index"]) for row in rows] == list(range(12))
     assert [int(row["tokens"]) for row in rows] == [k * k for k in range(12)]

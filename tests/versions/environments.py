@@ -46,7 +46,7 @@ class Environment:
     note: str = ""
 
 
-def environments() -> list[Environment]:
+def environments():
     """All of them, in the order of the page. What is a list is written as on a command line."""
     found = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
     split = [{key: one[key] for key in ("packages", "tests") if key in one} for one in found]

@@ -7,10 +7,8 @@ python -m tests.versions.page --write    writes it
 import json
 import sys
 from itertools import groupby
-from pathlib import Path
-from typing import Any
 
-from tests.versions.environments import Environment, environments
+from tests.versions.environments import environments
 from tests.versions.run import RESULTS, ROOT
 
 PAGE = ROOT / "docs" / "versions.md"
@@ -28,12 +26,12 @@ trainer look for the lines that they rely on, and raise an error if one is missi
 """
 
 
-def result_of(environment: Environment, folder: Path = RESULTS) -> dict[str, Any] | None:
+def result_of(environment, folder=RESULTS):
     path = folder / f"{environment.name}.json"
-    return json.loads(path.read_text()) if path.exists() else None  # type: ignore[no-any-return]
+    return json.loads(path.read_text()) if path.exists() else None
 
 
-def outcome_of(result: dict[str, Any] | None) -> str:
+def outcome_of(result):
     """What is shown of a result."""
     if result is None:
         return "not run"
@@ -41,7 +39,7 @@ def outcome_of(result: dict[str, Any] | None) -> str:
     return ", ".join(f"{result[key]} {said}" for key, said in names.items() if result[key]) or "not run"
 
 
-def row(environment: Environment, result: dict[str, Any] | None) -> str:
+def row(environment, result):
     found = result or {"python": environment.python, "packages": {}, "date": "", "conceptloader": ""}
     pins = [pin for pin in environment.packages if pin.partition("==")[0] == environment.package]
     version = environment.version or found.get("version") or "".join(pins).partition("==")[2] or "newest"
@@ -50,7 +48,7 @@ def row(environment: Environment, result: dict[str, Any] | None) -> str:
     return f"| {' | '.join([*cells, found['conceptloader'], environment.note])} |"
 
 
-def page(folder: Path = RESULTS) -> str:
+def page(folder=RESULTS):
     text = HEAD
     for group, members in groupby(environments(), lambda each: each.group):
         text += f"\n## {group}\n\n| package | version | Python | with | tests | date | conceptloader | notes |\n"
@@ -59,7 +57,7 @@ def page(folder: Path = RESULTS) -> str:
     return text
 
 
-def main() -> None:
+def main():
     if "--write" in sys.argv:
         PAGE.write_text(page())
     elif PAGE.read_text() != page():

@@ -22,14 +22,14 @@ from platform import python_version
 from xml.etree import ElementTree
 
 import conceptloader as cl
-from tests.versions.environments import READERS, TESTS, Environment, environments
+from tests.versions.environments import READERS, TESTS, environments
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(__file__).parent / "results"
 VENVS = ROOT / ".venv-trainers"
 
 
-def made(environment: Environment) -> Path | None:
+def made(environment):
     """Its interpreter, with all packages, and this checkout to import from."""
     found = shutil.which(f"python{environment.python}")
     if found is None or subprocess.run([found, "-V"], capture_output=True).returncode:  # pyenv, without that version
@@ -46,14 +46,14 @@ def made(environment: Environment) -> Path | None:
     return python
 
 
-def installed(package: str) -> str:
+def installed(package):
     try:
         return version(package)
     except PackageNotFoundError:
         return ""
 
 
-def run(environment: Environment) -> bool:
+def run(environment):
     """Run the tests here, and write the result. False if one has failed."""
     variables = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "CONCEPTLOADER_SOAK": "1" * environment.soak}
     if environment.checkout:
@@ -84,23 +84,23 @@ def run(environment: Environment) -> bool:
     return not counts["failed"]
 
 
-def count(report: Path) -> dict[str, int]:
+def count(report):
     """What a report of pytest says; a run that has written none is one failure."""
     if not report.exists():
         return {"passed": 0, "failed": 1, "skipped": 0}
-    total: Counter[str] = Counter()
+    total = Counter()
     for suite in ElementTree.parse(report).getroot().iter("testsuite"):
         total.update({name: int(suite.get(name, 0)) for name in ("tests", "errors", "failures", "skipped")})
     failed = total["errors"] + total["failures"]
     return {"passed": total["tests"] - failed - total["skipped"], "failed": failed, "skipped": total["skipped"]}
 
 
-def checkout_of(environment: Environment) -> Path | None:
+def checkout_of(environment):
     folder = Path(os.environ.get("CONCEPTLOADER_CHECKOUTS", "")) / environment.checkout
     return folder.resolve() if "CONCEPTLOADER_CHECKOUTS" in os.environ and folder.is_dir() else None
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*")
     parser.add_argument("--here", action="store_true")

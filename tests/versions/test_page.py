@@ -9,20 +9,20 @@ from tests.versions.page import PAGE, page, result_of
 NAMES = [environment.name for environment in environments()]
 
 
-def test_the_page_is_what_the_results_say() -> None:
+def test_the_page_is_what_the_results_say():
     assert PAGE.read_text() == page(), "run `python -m tests.versions.page --write`"
 
 
-def test_every_result_is_of_an_environment_and_none_has_failed() -> None:
+def test_every_result_is_of_an_environment_and_none_has_failed():
     assert len(NAMES) == len(set(NAMES))
     for path in (PAGE.parents[1] / "tests/versions/results").glob("*.json"):
         assert path.stem in NAMES
         assert json.loads(path.read_text())["failed"] == 0, path
 
 
-def test_versions_that_are_known_have_a_result() -> None:
+def test_versions_that_are_known_have_a_result():
     """The newest of each package in base/tested.py: of the package itself, or a checkout of its main branch."""
-    found: dict[str, set[str]] = {}
+    found = {}
     for environment in environments():
         result = result_of(environment)
         if result is not None and environment.package and result["passed"]:

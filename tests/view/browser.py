@@ -1,15 +1,13 @@
 """Headless Chromium, as tests use it."""
 
 import shutil
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 
 @contextmanager
-def start_browser() -> Iterator[Any]:
+def start_browser():
     """A browser with one tab. Fails, and says what to install, where there is none."""
     from selenium import webdriver
 
@@ -29,7 +27,7 @@ def start_browser() -> Iterator[Any]:
         started.quit()
 
 
-def resize(browser: Any, width: int, height: int, dark: bool = False) -> None:
+def resize(browser, width, height, dark=False):
     size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)

@@ -1,8 +1,6 @@
 """A small run with text, nested spans, two phases, excluded tokens and a run log."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +13,7 @@ SEQ_LEN = 64
 WORDS = ["the", "cat", "sat", "on", "a", "red", "mat", "and", "saw", "one", "blue", "bird", "in", "an", "old", "tree"]
 
 
-def document(name: str, number: int) -> dict[str, Any]:
+def document(name, number):
     """A sentence with an animal in it; "clause" around, "animal" inside, which every third document has."""
     words = [WORDS[(number * 7 + k * (3 + number % 4)) % len(WORDS)] for k in range(10 + number % 15)]
     if number % 3 == 0:
@@ -28,7 +26,7 @@ def document(name: str, number: int) -> dict[str, Any]:
     return {"id": f"{name}-{number}", "text": text, "spans": spans}
 
 
-def build(folder: Path, name: str, rows: list[dict[str, Any]], names: list[str]) -> None:
+def build(folder, name, rows, names):
     write_rows(folder / f"{name}.jsonl", rows)
     (folder / "names.json").write_text(json.dumps(names))
     command = ["build", str(folder / f"{name}.jsonl"), "--out", str(folder / name), "--tokenizer", "bytes"]
@@ -36,7 +34,7 @@ def build(folder: Path, name: str, rows: list[dict[str, Any]], names: list[str])
     assert main(command) == 0
 
 
-def log_start(config: Path, log: Path) -> None:
+def log_start(config, log):
     """As a loader of two ranks with 8 samples a step does."""
     blend = cl.open_blend(config)
     partition = cl.adapters.Partition(micro_batch_size=2, dp_size=2, scheme="strided")
@@ -45,7 +43,7 @@ def log_start(config: Path, log: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """run.yaml and its datasets books and web; checkpoints/ with a run log of 2 ranks, 8 samples a step."""
     folder = tmp_path_factory.mktemp("view")
     for name, count in (("books", 60), ("web", 90)):

@@ -2,12 +2,11 @@
 
 import html
 import re
-from pathlib import Path
 
 Row = tuple[str, ...]
 
 
-def tables(page: Path) -> dict[str, list[Row]]:
+def tables(page):
     """Head and rows of each table under a title, by the first word of the title."""
     found = {}
     for title, table in re.findall(r'<h2>(\w+)[^<]*</h2><div class="rows"[^>]*>(.*?)</div>', page.read_text(), re.S):
@@ -16,11 +15,11 @@ def tables(page: Path) -> dict[str, list[Row]]:
     return found
 
 
-def windows(page: Path) -> dict[str, str]:
+def windows(page):
     """The text of each window by its title."""
     found = re.findall(r'<article[^>]*><h3>(.*?)</h3>.*?<div dir="auto"[^>]*>(.*?)</div>', page.read_text(), re.S)
     return {plain(title): plain(text) for title, text in found}
 
 
-def plain(markup: str) -> str:
+def plain(markup):
     return html.unescape(re.sub(r"<[^>]*>", "", markup))

@@ -16,7 +16,7 @@ PAGES = {
 }
 
 
-def main() -> None:
+def main():
     with tempfile.TemporaryDirectory() as folder, start_browser() as browser:
         for name, (words, width, height, dark, top) in PAGES.items():
             page = Path(folder, "page.html")

@@ -1,6 +1,5 @@
 """What notebooks show: HTML that is well-formed, the data in it, tables and figures."""
 
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -11,21 +10,21 @@ from conceptloader.trace.viewer import show
 from tests.raises import raises
 
 
-def text(html: str) -> str:
+def text(html):
     """What is read in it. Raises ParseError if it is not well-formed."""
     return "".join(ElementTree.fromstring(html.replace("&nbsp;", " ")).itertext())
 
 
-def stored(dataset: cl.Dataset, start: int, stop: int) -> str:
+def stored(dataset, start, stop):
     return bytes(t for t in dataset.tokens(start, stop).tolist() if t < 256).decode()
 
 
 @pytest.fixture(scope="module")
-def books(folder: Path) -> cl.Dataset:
+def books(folder):
     return cl.open_dataset(folder / "books")
 
 
-def test_datasets_and_their_windows(books: cl.Dataset) -> None:
+def test_datasets_and_their_windows(books):
     dataset = books
     shown = text(dataset._repr_html_())
     assert f"{dataset.num_tokens:,} tokens, 60 documents, 1 shard; tokenizer bytes" in shown
@@ -38,10 +37,10 @@ def test_datasets_and_their_windows(books: cl.Dataset) -> None:
         show(3)
 
 
-def test_blends_and_loaders_show_the_mixture_and_a_sample(folder: Path) -> None:
+def test_blends_and_loaders_show_the_mixture_and_a_sample(folder):
     blend = cl.open_blend(folder / "run.yaml")
 
-    def sample(n: int) -> tuple[str, str]:
+    def sample(n):
         index, _, window = blend.order.sample(n)
         name = blend.order.names[index]
         return f"sample {n} of {name}", stored(blend.datasets[name], 64 * window, 64 * window + 64)

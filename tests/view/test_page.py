@@ -3,8 +3,6 @@
 import re
 from collections import Counter
 from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -22,20 +20,20 @@ EVIL = f"{ATTACK}</title></style></pre></script><!--]]>{{{{7*7}}}}${{window.hit=
 
 
 @pytest.fixture(autouse=True)
-def _here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(folder, monkeypatch):
     monkeypatch.chdir(folder)
 
 
-def made(tmp_path: Path, words: str) -> Path:
+def made(tmp_path, words):
     assert main([*words.split(), "--html", str(tmp_path / "page.html")]) == 0
     return tmp_path / "page.html"
 
 
-def text_of(tokens: list[int]) -> str:
+def text_of(tokens):
     return bytes(token for token in tokens if token < 256).decode()
 
 
-def test_a_step(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step(tmp_path, folder, capsys):
     """The samples of trace, and what a loader trains of them."""
     found = made(tmp_path, "trace run.yaml --run-log checkpoints --step 25")
     assert capsys.readouterr().out == f"{found}: 8 of 8 windows\n"
@@ -63,7 +61,7 @@ def test_a_step(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
     assert "weights from sample 160 on: books 0.5, web 0.5" in mixture
 
 
-def test_a_mixture_is_of_whole_blocks(tmp_path: Path) -> None:
+def test_a_mixture_is_of_whole_blocks(tmp_path):
     """Within a block the datasets are in any order."""
     text = made(tmp_path, "trace run.yaml --global-batch-size 8 --step 44").read_text()
     heights = re.findall(r"V([0-9.]+)H", re.findall(r'd="(M0 [^"]*)', text)[0])
@@ -71,7 +69,7 @@ def test_a_mixture_is_of_whole_blocks(tmp_path: Path) -> None:
     assert "0" not in heights[: len(heights) // 2]  # there, and back at 0
 
 
-def test_a_pack_and_what_is_excluded(tmp_path: Path) -> None:
+def test_a_pack_and_what_is_excluded(tmp_path):
     found = made(tmp_path, "trace packs.yaml --sample 3")
     with cl.make_dataloader("packs.yaml", micro_batch_size=4) as loader:
         batch = next(iter(loader))
@@ -83,10 +81,10 @@ def test_a_pack_and_what_is_excluded(tmp_path: Path) -> None:
     assert [*windows(made(tmp_path, f"trace run.yaml --sample {excluded}")).values()] == [""]
 
 
-def test_windows_and_documents_of_a_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_and_documents_of_a_dataset(tmp_path, monkeypatch):
     books = cl.open_dataset("books")
 
-    def shown(words: str) -> dict[str, str]:
+    def shown(words):
         return windows(made(tmp_path, f"inspect books {words}"))
 
     assert shown(f"--window 3 --seq-len {SEQ_LEN}") == {"window 3: 65 tokens": text_of(books.tokens(192, 257).tolist())}
@@ -109,7 +107,7 @@ def test_windows_and_documents_of_a_dataset(tmp_path: Path, monkeypatch: pytest.
         ("inspect books --tokens 0:9 --html nowhere/page.html", 1),
     ],
 )
-def test_what_no_page_shows(tmp_path: Path, words: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_no_page_shows(tmp_path, words, code, capsys):
     html = [] if "--html" in words else ["--html", str(tmp_path / "page.html")]
     (tmp_path / "page.html").write_text("before")
     assert main([*words.split(), *html]) == code
@@ -118,7 +116,7 @@ def test_what_no_page_shows(tmp_path: Path, words: str, code: int, capsys: pytes
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hostile(tmp_path_factory):
     """A run whose dataset, concepts, documents and texts are code, in a folder of such a name."""
     folder = tmp_path_factory.mktemp("hostile") / "<img src=x onerror=window.hit=5>\u202e"
     folder.mkdir()
@@ -133,17 +131,17 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Tags(HTMLParser):
     """Names of all tags, and all attributes that could run or load something."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
-        self.tags, self.acting = Counter[str](), list[Any]()
+        self.tags, self.acting = Counter(), []
         self.feed(text)
 
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attributes):
         self.tags[tag] += 1
         self.acting += [one for one in attributes if one[0].startswith("on") or one[0] in ("src", "href", "action")]
 
 
-def test_nothing_of_a_corpus_runs(hostile: Path, tmp_path: Path) -> None:
+def test_nothing_of_a_corpus_runs(hostile, tmp_path):
     """In pages and in notebooks: it is text, and what cannot be seen is shown."""
     config = str(hostile / EVIL.replace("/", ""))
     for words in (
@@ -166,7 +164,7 @@ def test_nothing_of_a_corpus_runs(hostile: Path, tmp_path: Path) -> None:
 
 @pytest.mark.browser
 @pytest.mark.slow
-def test_in_a_browser(hostile: Path, tmp_path: Path) -> None:
+def test_in_a_browser(hostile, tmp_path):
     """Wide, narrow and dark; rows sort and filter; the console says nothing, and nothing ran."""
     from selenium.webdriver.common.keys import Keys
 
@@ -200,4 +198,4 @@ def test_in_a_browser(hostile: Path, tmp_path: Path) -> None:
         box.send_keys(Keys.CONTROL, "a", Keys.DELETE)
         assert browser.execute_script(visible) == 16
         assert browser.execute_script("return [window.hit, document.scripts.length]") == [None, 1]
-        assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
+        assert browser.get_log("browser") == []

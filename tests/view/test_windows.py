@@ -1,7 +1,5 @@
 """Windows as they are shown: the text of each token, and spans as they nest."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -15,7 +13,7 @@ TEXTS = ["the red cat sat", "größer 😀 naïve café", "日本語 テキス�
 
 
 @pytest.mark.parametrize("family", ["bytes", *FAMILIES])
-def test_pieces_are_the_text_of_the_tokens(family: str, tmp_path: Path) -> None:
+def test_pieces_are_the_text_of_the_tokens(family, tmp_path):
     (tmp_path / "tokenizer.json").write_bytes(b"" if family == "bytes" else definition(family))
     tokenizer = load_tokenizer("bytes" if family == "bytes" else str(tmp_path / "tokenizer.json"))
     for text in TEXTS:
@@ -29,7 +27,7 @@ def test_pieces_are_the_text_of_the_tokens(family: str, tmp_path: Path) -> None:
             assert len(pieces(tokenizer, cut[start:stop])) == stop - start
 
 
-def test_nested_spans_have_levels_of_their_own() -> None:
+def test_nested_spans_have_levels_of_their_own():
     rng = np.random.default_rng(0)
     for _ in range(200):
         starts = rng.integers(0, 40, 12)
@@ -42,7 +40,7 @@ def test_nested_spans_have_levels_of_their_own() -> None:
     assert (outer.concept, outer.level, inner.level) == (0, 0, 1)
 
 
-def test_a_span_in_pieces_is_one_again(folder: Path) -> None:
+def test_a_span_in_pieces_is_one_again(folder):
     """Overlapping spans are stored as runs with the union of their concepts."""
     dataset = cl.open_dataset(folder / "books")
     for number in range(0, 30, 3):

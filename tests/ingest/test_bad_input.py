@@ -8,6 +8,7 @@ import re
 import shutil
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -128,3 +129,19 @@ def test_many_bad_rows_of_a_table(bad, kind, tmp_path):
     made = cl.build(tmp_path / "in.parquet", tmp_path / "out", on_bad=lambda *one: found.append(one), **options)
     assert [where for _, where, _ in found] == [f"row {k}" for k in sorted(bad)]
     assert made.documents == len(rows) - len(bad)
+
+
+def test_line_for_labels(tmp_path):
+    """The line for DuckDB in the message writes what all columns mean."""
+    labels, source = {"_type": "ClassLabel", "names": ["world", "it's"]}, tmp_path / "it's.parquet"
+    features = json.dumps({"info": {"features": {'a "b': labels, "more": {"_type": "Json"}}}})
+    rows = table(**{"text": ["t"] * 3, 'a "b': [1, 0, -1], "more": ['{"y": [1]}', "null", None]})
+    pq.write_table(rows.replace_schema_metadata({"huggingface": features}), source)
+    columns = Columns(metadata_columns=['a "b', "more"], tracks={})
+    with pytest.raises(InputError) as error:
+        build([source], tmp_path / "no", columns=columns)
+    duckdb.sql(re.search(r"COPY .*json\)", str(error.value))[0])
+    build([f"{source}.jsonl"], tmp_path / "out", columns=columns)
+    ds = cl.open_dataset(tmp_path / "out")
+    found = ds.spans("metadata", 0, ds.num_tokens).decode()
+    assert found == [{'a "b': "it's", "more": {"y": [1]}}, *({'a "b': one, "more": None} for one in ("world", None))]

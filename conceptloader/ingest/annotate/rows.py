@@ -355,10 +355,11 @@ def _places(fields: Mapping[str, Any], count: int, listed: bool) -> tuple[Ints, 
         raise ValueError(f"{own[0]}: found {texts[0].as_py()!r:.100}, expected a string")
     first, stop = (one.fill_null(-1).to_numpy(zero_copy_only=False) for one in (start, end))
     whole = ~(_valid(start) | _valid(end) | _valid(texts) | listed)
-    wrong = ~(whole | ((first >= 0) & (first < stop) & (stop < WHOLE)))
+    wrong = ~(whole | ((first >= 0) & (first <= stop) & (stop < WHOLE)))
     if wrong.any():
         i = int(np.argmax(wrong))
-        raise ValueError(f"found [{start[i].as_py()}, {end[i].as_py()}), expected integers 0 <= start < end")
+        found = f"found [{start[i].as_py()}, {end[i].as_py()})"
+        raise ValueError(f"{found}, expected integers 0 <= start <= end; skip such rows: --bad-records FILE")
     return np.where(whole, 0, first), np.where(whole, WHOLE, stop), texts.cast(pa.large_string())
 
 

@@ -63,6 +63,17 @@ def detect_columns(
         numbers=numbers or {},
         ignored=ignored,
     )
+    stored = {*metadata_columns, *result.fields, *result.numbers, result.metadata}
+    named = {*stored, *(name for ours, name in names.items() if ours not in SPAN_FIELDS)}
+    for name in ignored:
+        column = name.partition(".")[0]
+        if name in named:
+            raise ConfigError(
+                f"--ignore-column {name}", "another option that reads it", "one of the two", "omit one of them"
+            )
+        if name not in there and column in stored:
+            rule, fix = "a column, or a field of spans or messages", f"write {column} without it, or ignore {column}"
+            raise ConfigError(f"--ignore-column {name}", f"a field of {column}, which is stored whole", rule, fix)
     problem = result.problem(found) if strict else None
     if problem:
         raise InputError.saying(f"{path}: the first records", problem)

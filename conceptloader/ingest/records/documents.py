@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec.codecs import JsonCodec, NumpyCodec
 from conceptloader.format.spec.jsonfile import each_once
+from conceptloader.format.spec.layout import FIELD_TYPES
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.columns import Columns
 
@@ -27,7 +28,8 @@ class Documents:
         self.texts: list[str] | None = None if columns.text is None else []
         self.metadata: list[bytes] | None = [] if columns.has_metadata else None
         self.numbers: dict[str, list[bytes | None]] = {name: [] for name in columns.numbers}
-        self._codecs = {name: NumpyCodec({"dtype": number_type(code)[0]}) for name, code in columns.numbers.items()}
+        types = {name: number_type(code) for name, code in columns.numbers.items()}
+        self._types = {name: (NumpyCodec({"dtype": code}), missing) for name, (code, missing) in types.items()}
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Raises: ValueError that says what is wrong with it."""
@@ -36,8 +38,7 @@ class Documents:
         if self.texts is not None and columns.text is not None:
             self.texts.append(check_text(record[columns.text], columns.text))
         for name, records in self.numbers.items():
-            missing = number_type(columns.numbers[name])[1]
-            records.append(number(record.get(name), name, self._codecs[name], missing))
+            records.append(number(record.get(name), name, *self._types[name]))
         if self.metadata is not None:
             self.metadata.append(self._packer.encode(_metadata(record, columns)))
 
@@ -102,11 +103,12 @@ def number_type(given: str) -> tuple[str, str | None]:
     """
     code, mark, missing = given.partition("=")
     try:
-        if mark and missing != "none":
-            float(missing)
+        if mark and missing != "none" and code in FIELD_TYPES:
+            whole = missing.removeprefix("-").isdecimal()
+            number(int(missing) if whole else float(missing), given, NumpyCodec({"dtype": code}))
     except ValueError:
         fix = f"pass --number NAME:{code}=none, or --number NAME:{code}=0"
-        raise ConfigError(f"number {given}", repr(missing), "a number, or none", fix) from None
+        raise ConfigError(f"number {given}", repr(missing), f"a number that {code} holds, or none", fix) from None
     return code, missing if mark else None
 
 
@@ -123,7 +125,9 @@ def number(value: Any, column: str, codec: NumpyCodec, missing: str | None = Non
     try:
         return codec.encode([value])
     except InputError as error:
-        raise ValueError(f"{column}: found {value!r:.100}, expected a number that {codec.dtype} holds") from error
+        wide = type(value) is int and abs(value) >> 63 and codec.dtype.kind == "f"
+        what = "an integer of 64 bits" if wide else f"a number that {codec.dtype} holds"
+        raise ValueError(f"{column}: found {value!r:.100}, expected {what}") from error
 
 
 def _metadata(record: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
@@ -131,7 +135,14 @@ def _metadata(record: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
     found = plain(record.get(columns.metadata)) if columns.metadata is not None else None
     if found is not None and not isinstance(found, dict):
         raise ValueError(f"{columns.metadata}: found {found!r:.100}, expected an object")
-    return {**(found or {}), **{name: plain(record[name]) for name in columns.metadata_columns if name in record}}
+    more = {name: plain(record[name]) for name in columns.metadata_columns if name in record}
+    for name in more.keys() & (found or {}).keys():
+        if more[name] != (found or {})[name]:
+            raise ValueError(
+                f"{columns.metadata}: found {name!r} with another value than in the column {name!r}, expected one "
+                f"value; pass --ignore-column {name} in place of --metadata-column, or rename the column"
+            )
+    return {**(found or {}), **more}
 
 
 def plain(value: Any) -> Any:

@@ -6,11 +6,6 @@ from typing import Any
 
 from conceptloader.errors import InputError
 
-_FIX = (
-    "write what it means, such as COPY (SELECT * REPLACE (['neg', 'pos'][label + 1] AS label) FROM '{0}') TO "
-    "'{0}.jsonl' (FORMAT json) in DuckDB, or label::JSON; or omit it (--ignore-column {1})"
-)
-
 
 def check_features(path: str, schema: Any, names: Collection[str], ignored: Collection[str]) -> None:
     """Raise InputError for columns of these names that hold numbers of labels, or JSON: not what their rows say.
@@ -30,10 +25,29 @@ def check_features(path: str, schema: Any, names: Collection[str], ignored: Coll
             "write the files again with datasets: Dataset.to_parquet",
         ) from error
     found += [(name, name) for name in names if name in schema.names and _holds_json(schema.field(name).type)]
-    for name, part in found:
-        if not {name, part} & {*ignored}:
-            expected = "names in place of numbers, and values in place of JSON"
-            raise InputError(f"{path}: {part}", "labels or JSON of datasets", expected, _FIX.format(path, part))
+    left = [(name, part) for name, part in dict.fromkeys(found) if not {name, part} & {*ignored}]
+    for name, part in left:
+        meant = [_meaning(features.get(one, {"_type": "Json"}), one) for one, _ in left]
+        made = f"(SELECT * REPLACE ({', '.join(filter(None, meant))}) FROM {_quoted(path)})"
+        line = f", in DuckDB COPY {made} TO {_quoted(path + '.jsonl')} (FORMAT json)" if all(meant) else ""
+        field = ", or of spans and messages COLUMN.FIELD" if part != name else ""
+        expected = "names in place of numbers, and values in place of JSON"
+        fix = f"write what it means{line}; or omit it (--ignore-column {name}{field})"
+        raise InputError(f"{path}: {part}", "labels or JSON of datasets", expected, fix)
+
+
+def _quoted(text: str, mark: str = "'") -> str:
+    """A text as SQL has it; a name with the other mark."""
+    return mark + text.replace(mark, 2 * mark) + mark
+
+
+def _meaning(feature: Any, name: str) -> str | None:
+    """What the values of a column mean, in SQL; None for one that has only parts that mean something else."""
+    column = _quoted(name, '"')
+    names = feature.get("names") if isinstance(feature, dict) else None
+    if isinstance(names, list) and feature.get("_type") == "ClassLabel":
+        return f"[{', '.join(_quoted(str(one)) for one in names)}][{column} + 1] AS {column}"
+    return f"{column}::JSON AS {column}" if isinstance(feature, dict) and feature.get("_type") == "Json" else None
 
 
 def _told(feature: Any, name: str) -> Iterator[str]:

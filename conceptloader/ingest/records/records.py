@@ -45,6 +45,10 @@ def parse_json(line: bytes) -> dict[str, Any]:
         raise ValueError(
             "found JSON nested too deeply, expected one object with the content of a document; correct the line"
         ) from error
+    except ValueError as error:
+        if "set_int_max_str_digits" not in str(error):
+            raise
+        raise ValueError("found an integer of thousands of digits, expected 64 bits; write it as text") from error
     if not isinstance(record, dict):
         raise ValueError(f"found a JSON {type(record).__name__}, expected one object per line; correct the line")
     return record

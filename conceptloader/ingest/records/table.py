@@ -127,7 +127,7 @@ class TableParser:
         try:
             each(rows, add)
             arrays = [name for name in (columns.tokens, *columns.tracks.values(), *columns.fields) if name is not None]
-            given = {name: typed([one.get(name) for one in records], name) for name in arrays}
+            given = {name: typed([one.get(name) for one in records], name, columns.fields.get(name)) for name in arrays}
         finally:
             if collects:
                 gc.enable()
@@ -159,10 +159,13 @@ class TableParser:
         return documents.batch(tokens, spans, fields)
 
 
-def typed(values: Sequence[Any], name: str) -> Any:
+def typed(values: Sequence[Any], name: str, code: str | None = None) -> Any:
     """Values of JSON as an array of Arrow, exactly. A key that an object lacks is null.
 
-    Raises: BadRow, with row -1, for values of several types, of which Arrow would change some, and what it cannot hold.
+    code: the type that numbers are to be stored in, if that is known.
+
+    Raises: BadRow, with row -1, for values of several types, of which Arrow would change some, and what it cannot hold,
+    or that type; of integers alone whoever stores them says that.
     """
     import pyarrow as pa
 
@@ -178,7 +181,7 @@ def typed(values: Sequence[Any], name: str) -> Any:
             items = pa.array(np.concatenate(known))
         else:
             lists = known if len(types) == 1 else [one if type(one) is list else one.tolist() for one in known]
-            items = typed([*chain.from_iterable(lists)], name)
+            items = typed([*chain.from_iterable(lists)], name, code)
         return pa.LargeListArray.from_arrays(pa.array(offsets), items, mask=nulls)
     if types == {dict}:
         parts = {}
@@ -198,9 +201,17 @@ def typed(values: Sequence[Any], name: str) -> Any:
         other = next(one for one in known if type(one) is not type(known[0]))
         raise BadRow(-1, f"{name}: found {known[0]!r:.100} and {other!r:.100}, expected values of one type")
     try:
-        return pa.array(values, kind)
+        found = pa.array(values, kind)
     except (ValueError, OverflowError) as error:
         raise BadRow(-1, f"{name}: found what {kind} cannot hold ({error}), expected what it can") from error
+    if code is not None and types == {int, float}:  # which are floats from here on, and may round
+        given = np.array([one for one in known if type(one) is int])
+        with np.errstate(over="ignore"):
+            lost = given[given.astype(code) != given]
+        if len(lost):
+            problem = f"{name}: found {lost[0]}, expected a number that {np.dtype(code)} holds; use another type"
+            raise BadRow(-1, problem)
+    return found
 
 
 def objects_of(column: Any, name: str) -> list[Any]:

@@ -9,6 +9,7 @@ from itertools import chain, count
 import yaml
 
 from conceptloader.base.arguments import add_root, positive, refuse_beside, track_file
+from conceptloader.base.terminal import counted
 from conceptloader.base.version import PAGES
 from conceptloader.cli.first_recipe import write_recipe
 from conceptloader.cli.output import Output
@@ -118,7 +119,7 @@ def _write_configuration(arguments: argparse.Namespace, out: str, output: Output
     text = text.replace("FILE", os.path.basename(out)) + yaml.safe_dump(data, sort_keys=False)
     write_file(out, text.encode("utf-8"))
     samples = sum(blend.order.sizes)
-    line = f"{arguments.out}: {len(datasets)} datasets, {samples:,} samples of {seq_len:,} tokens"
+    line = f"{arguments.out}: {counted(len(datasets), 'dataset')}, {samples:,} samples of {seq_len:,} tokens"
     output.result({"path": out, "samples": samples, "configuration": data}, [line])
 
 

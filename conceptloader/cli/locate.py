@@ -79,7 +79,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     value: dict[str, Any] = {"samples": samples, "seen": [one.to_dict() for one in seen]}
     lines = table([_row(one) for one in seen], _HEADER)
     if not all(one.places for one in seen):
-        lines.append("? is not known: give --run-log, or --global-batch-size, --micro-batch-size and --dp-size")
+        known = "give --run-log, or --global-batch-size, --micro-batch-size and --dp-size"
+        after = "the launches of the run log end before, or have no step there"
+        lines.append(f"? is not known: {known if asked.history is None else after}")
     if seen and samples is not None and arguments.where is None:
         consumed, steps = _before(asked, seen[0])
         value |= {"before": consumed, "exclude": [_entry(asked.at(seen[0].sample), arguments, consumed)]}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from conceptloader.base.hashing import fingerprint
 from conceptloader.base.strict import plain
+from conceptloader.base.version import PAGES
 from conceptloader.errors import ConfigError
 from conceptloader.order.progress.runlog import Launch, RunLog, RunStart
 from conceptloader.storage.reads import named
@@ -104,7 +105,10 @@ def read_losses(log: RunLog, launch: Launch, low: int, high: int) -> Rows:
     folder = log.path.parent / FOLDER
     if not folder.is_dir():
         raise ConfigError(
-            "losses", f"no folder {folder}", "losses that a run has written", "train with `metrics: {losses: true}`"
+            "losses",
+            f"no folder {folder}",
+            "losses that a run has written",
+            f"train with `metrics: {{losses: true}}`, and hand over losses as in {PAGES}/losses.md",
         )
     found, torn = [np.empty(0, ROW)], 0
     for path in sorted(folder.glob(_name(log, launch.start) + "*")):

@@ -53,7 +53,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 def test_no_command_lets_them_through(dataset, as_json, capfd, monkeypatch):
-    files = {"ds", "in.jsonl", "run.yaml", "nowhere", "joined", "other", "found.txt", "missing/found.txt", "no.yaml"}
+    files = {"ds", "in.jsonl", "run.yaml", "nowhere", "joined", "other", "found.yaml", "missing/found.yaml", "no.yaml"}
     for command in COMMANDS:
         arguments = [str(dataset / word) if word in files else word for word in command]
         capfd.readouterr()

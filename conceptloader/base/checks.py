@@ -1,4 +1,4 @@
-"""Checks of arguments that are integers, names or tasks."""
+"""Checks of arguments that are integers or names."""
 
 from collections.abc import Iterable, Sequence
 from operator import index
@@ -51,14 +51,3 @@ def as_names(value: Iterable[str], name: str) -> tuple[str, ...]:
 def falls(starts: Sequence[int]) -> int | None:
     """The first k whose start is not above the one before it; None if they increase."""
     return next((k for k in range(1, len(starts)) if starts[k] <= starts[k - 1]), None)
-
-
-def check_task(task: tuple[int, int] | None) -> None:
-    """task: (number, tasks), None for no task. Raises: ConfigError for a number that is none of so many."""
-    if task is not None and not 0 <= task[0] < task[1]:
-        raise ConfigError(
-            "task",
-            f"{task[0]} of {task[1]}",
-            f"a number from 0 to {task[1] - 1}",
-            f"count tasks from 0: --task 0/{task[1]} is the first",
-        )

@@ -1,14 +1,38 @@
 """Options as fields of a dataclass: the command line, a recipe and Python have the same ones."""
 
 import argparse
+import os
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from conceptloader.base.arguments import add_pairs, by_key, chosen
-from conceptloader.base.strict import unknown
+from conceptloader.base.strict import Reads, Section, unknown
+from conceptloader.errors import ConfigError
 
 T = TypeVar("T")
+
+
+def as_path(value: Any, where: str) -> str:
+    """`value` as the text of a path. Raises: ConfigError."""
+    if isinstance(value, (str, os.PathLike)):
+        return os.fspath(value)
+    raise ConfigError(where, value, "a path", f"set {where} to the path of a file")
+
+
+File = Annotated[str, Reads(as_path, "a path")]
+
+
+class Options(Section):
+    """Base of dataclasses of options: each has the type that its field says, and is one of its choices."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for one in fields(self):  # type: ignore[arg-type]
+            choices, value = one.metadata.get("choices"), getattr(self, one.name)
+            if choices and value is not one.default and value not in choices:
+                expected = f"one of {', '.join(choices)}"
+                raise ConfigError(one.name, repr(value), expected, f"set {one.name} to one of these")
 
 
 def option(

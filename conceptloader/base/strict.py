@@ -81,8 +81,9 @@ def _converters(cls: Any) -> dict[str, Converter]:
 def convert(value: Any, hint: Any, where: str) -> Any:
     """`value` as the type `hint` says.
 
-    Known are bool, int, float (int passes), str, Any, Literal, None in a union, a dataclass or a tuple with something
-    else in one, tuple, dict and Mapping with str keys, dataclasses, and Annotated with a rule, or with what reads it.
+    Known are bool, int, float (int passes), str, Any, Literal, None in a union, a dataclass, a tuple, int or str with
+    something else in one, tuple, Sequence (which becomes a tuple), dict and Mapping with str keys, dataclasses, and
+    Annotated with a rule, or with what reads it.
     """
     return _converter(hint)(value, where)
 
@@ -90,6 +91,8 @@ def convert(value: Any, hint: Any, where: str) -> Any:
 @cache
 def _converter(hint: Any) -> Converter:
     origin, args = get_origin(hint), get_args(hint)
+    if origin is Sequence:
+        return _converter(types.GenericAlias(tuple, (*args, ...)))
     if origin is Annotated:
         rule, convert = hint.__metadata__[0], _converter(args[0])
         return rule.read if isinstance(rule, Reads) else lambda value, where: _ruled(convert(value, where), hint, where)
@@ -130,7 +133,7 @@ def _ruled(value: Any, hint: Any, where: str) -> Any:
 def _union(value: Any, kinds: Mapping[Any, Converter], optional: bool, where: str) -> Any:
     if value is None and optional:
         return None
-    fits = [a for a in kinds if dataclasses.is_dataclass(a) and (isinstance(value, Mapping) or type(value) is a)]
+    fits = [a for a in kinds if type(value) is a or (dataclasses.is_dataclass(a) and isinstance(value, Mapping))]
     fits += [a for a in kinds if get_origin(a) is tuple and isinstance(value, (list, tuple))]
     return kinds[(fits or list(kinds))[0]](value, where)
 
@@ -166,7 +169,7 @@ def build(cls: type[T], data: Any, where: str) -> T:
     """A dataclass from a mapping of its fields. `where` is the path of the mapping, "" for the whole configuration."""
     section: Any = cls  # hashable, which mypy does not see
     known, required = _converters(section), _required(section)
-    example = f"{{{next(iter(required))}: {data}}}" if isinstance(data, str) and len(required) == 1 else "KEY: VALUE"
+    example = f"{{{next(iter(required))}: {data}}}" if isinstance(data, str) and len(required) == 1 else "{KEY: VALUE}"
     data = _mapping(data, where or "configuration", example)
     prefix = f"{where}." if where else ""
     if not data.keys() <= known.keys():
@@ -222,7 +225,7 @@ def _tuple(value: Any, hint: Any, each: Sequence[Converter], endless: bool, wher
     return tuple([each[0 if endless else k](item, f"{where}[{k}]") for k, item in enumerate(value)])
 
 
-def _mapping(value: Any, where: str, example: str = "KEY: VALUE") -> Mapping[Any, Any]:
+def _mapping(value: Any, where: str, example: str = "{KEY: VALUE}") -> Mapping[Any, Any]:
     if type(value) is not dict and not isinstance(value, Mapping):  # which is slow
         raise ConfigError(where, _shown(value), "a mapping of keys to values", f"write {example}")
     return value
@@ -235,7 +238,7 @@ def _name(key: Any, where: str, free: bool) -> str:
 
 
 def _wrong(value: Any, hint: Any, where: str) -> ConfigError:
-    fix = ""
+    fix = f"set {where} to {_describe(hint)}"
     if hint in (int, float) and isinstance(value, str):
         fix = f"write {where} without quotes; in YAML an exponent needs a point and a sign, as in 1.0e+9"
         if unit := re.fullmatch(r"([0-9]+)([kmg])i?b?", value.lower()):

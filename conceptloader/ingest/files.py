@@ -5,6 +5,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from conceptloader.errors import ConfigError, InputError, remedy
 from conceptloader.ingest.hub import fetched
@@ -14,7 +15,7 @@ log = logging.getLogger(__name__)
 EXPECTED = ".jsonl, .jsonl.gz, .jsonl.zst or .parquet"
 _LINES, _TABLES = (".jsonl", ".ndjson", ".json"), (".parquet", ".parq")
 _CSV = "write it as Parquet: duckdb -c \"COPY (FROM read_csv('{0}', all_varchar = true)) TO '{0}.parquet'\""
-_ARROW = "write it as Parquet: datasets.Dataset.from_file('{0}').to_parquet('{0}.parquet')"
+_ARROW = "write it as Parquet: datasets.Dataset.from_file({1!r}).to_parquet({1!r} + '.parquet')"
 _CONVERTED = {r".*\.[ct]sv(\.gz|\.zst)?": _CSV, r".*\.arrow": _ARROW}
 _COMPRESSED = {".gz": "gz", ".zst": "zst"}
 _SAYS = ("README.md", "state.json", "dataset_dict.json", "dataset_info.json")  # of files, how they belong together
@@ -47,6 +48,15 @@ def kind_of(path: str) -> tuple[str, str | None]:
     return ("lines", compression) if suffix in _LINES else ("", None)
 
 
+def as_paths(given: Any) -> list[str]:
+    """Paths as a list; one stands for itself. Raises: ConfigError for anything else."""
+    try:
+        return [os.fspath(one) for one in ([given] if isinstance(given, (str, os.PathLike)) else given)]
+    except TypeError:
+        found, fix = f"{given!r:.80}", "pass the path of a file or folder, or a list of such"
+        raise ConfigError("inputs", found, "a path, or a list of paths", fix) from None
+
+
 def input_files(inputs: Iterable[str | os.PathLike[str]]) -> list[str]:
     """The files that `inputs` name, in the given order; of a folder all that are below it, sorted by path.
 
@@ -56,7 +66,7 @@ def input_files(inputs: Iterable[str | os.PathLike[str]]) -> list[str]:
     its records are not simply those of all its files; InputError for a folder that cannot be read.
     """
     found: list[str] = []
-    for given in (fetched(os.fspath(one), "dataset", _FROM_HUB) for one in inputs):
+    for given in (fetched(one, "dataset", _FROM_HUB) for one in as_paths(inputs)):
         if os.path.isdir(given):
             found += _of_folder(given)
         elif not os.path.exists(given):
@@ -74,7 +84,8 @@ def input_files(inputs: Iterable[str | os.PathLike[str]]) -> list[str]:
 
 def _converted(path: str) -> str:
     """How to make a table of a file that a build does not read; empty for others."""
-    return next((say.format(path) for end, say in _CONVERTED.items() if re.fullmatch(end, path.lower())), "")
+    quoted = re.sub(r'(["$`\\])', r"\\\1", path.replace("'", "''"))  # in text of SQL, in double quotes of a shell
+    return next((say.format(quoted, path) for end, say in _CONVERTED.items() if re.fullmatch(end, path.lower())), "")
 
 
 def _of_folder(folder: str) -> list[str]:

@@ -74,7 +74,7 @@ def test_one_of_several_tasks(tmp_path):
     inputs = find_sources([write_rows(tmp_path / "c.jsonl", ROWS)])
     options = Options(tokenizer="bytes", ignore_column=["source"], shard_input_bytes=20)
     for wrong in ((2, 2), (-1, 2), (0, 0)):
-        with raises(ConfigError, "task", f"{wrong[0]} of {wrong[1]}"):
+        with raises(ConfigError, "task"):
             build_dataset(inputs, tmp_path / "out", options, task=wrong)
     assert os.listdir(tmp_path) == ["c.jsonl"]
 

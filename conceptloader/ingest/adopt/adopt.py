@@ -23,7 +23,7 @@ from conceptloader.ingest.adopt.ids import check_ids
 from conceptloader.ingest.adopt.megatron import megatron_file
 from conceptloader.ingest.adopt.options import AdoptOptions
 from conceptloader.ingest.adopt.source import TokenFile, last_token, noted_tokenizers, read_content
-from conceptloader.ingest.files import check_folder, files_below
+from conceptloader.ingest.files import as_paths, check_folder, files_below
 from conceptloader.storage.durable import Spool
 from conceptloader.storage.sample import file_checksum
 
@@ -48,7 +48,7 @@ KINDS = {
 
 
 def adopt(
-    paths: Sequence[str | os.PathLike[str]],
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
     *,
     roots: Collection[str] = (),
@@ -77,7 +77,7 @@ def adopt(
     """
     given = options_from(AdoptOptions, "adopt", options)
     tokenizer, definition = given.facts()
-    files = _find_files([os.fspath(path) for path in paths], given.dtype, given.document_end)
+    files = _find_files(as_paths(paths), given.dtype, given.document_end)
     if not given.allow_mixed_tokenizers:
         _check_tokenizers(files, tokenizer, given.tokenizer)
     if not sum(file.tokens for file in files):
@@ -111,7 +111,7 @@ def token_files(path: str) -> list[str]:
 
 def _find_files(paths: Sequence[str], dtype: str | None, document_end: int | None) -> list[TokenFile]:
     """Describe all token files that `paths` stand for. Raises: see `adopt`."""
-    if isinstance(paths, str) or not paths:
+    if not paths:
         raise ConfigError(
             "paths",
             repr(paths),

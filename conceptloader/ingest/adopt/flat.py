@@ -88,17 +88,20 @@ def flat_file(path: str, dtype: str | None, document_end: int | None) -> TokenFi
 
 def _token_type(dtype: str) -> str:
     try:
-        name = np.dtype(dtype).name
+        found = np.dtype(dtype)
     except TypeError:
-        name = ""
-    if name not in TOKEN_TYPES:
+        found = np.dtype(object)
+    swapped = found.newbyteorder("<") != found
+    if found.name not in TOKEN_TYPES or swapped:
         raise ConfigError(
             "dtype",
             repr(dtype),
-            f"one of {', '.join(TOKEN_TYPES)}",
-            "pass --dtype uint16, or another of these",
+            f"one of {', '.join(TOKEN_TYPES)}, little-endian",
+            "write them again: numpy.save(FILE, tokens.astype('uint32'))"
+            if swapped
+            else "pass --dtype uint16, or another of these",
         )
-    return TOKEN_TYPES[name]
+    return TOKEN_TYPES[found.name]
 
 
 def _read_npy_head(path: str) -> tuple[int, str]:

@@ -1,20 +1,20 @@
 """Options of adopting: a field is a flag of the command and a keyword in Python."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from conceptloader.base.arguments import positive
-from conceptloader.base.options import option
+from conceptloader.base.options import Options, option
+from conceptloader.base.strict import Count
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.manifest import Tokenizer
-from conceptloader.ingest.records.tokenizer import load_tokenizer, unnamed
+from conceptloader.ingest.records.tokenizer import AnyTokenizer, load_tokenizer, unnamed
 
 _FLAT = "flat files"
 _TOKENIZER = "tokenizer (recorded in the manifest, so that datasets of different tokenizers are not mixed)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdoptOptions:
+class AdoptOptions(Options):
     """Options of `adopt`, as `conceptloader adopt --help` describes them.
 
     Attributes:
@@ -26,10 +26,10 @@ class AdoptOptions:
 
     dtype: str | None = option("uint8, uint16, uint32, int32 or int64", form="TYPE", group=_FLAT)
     document_end: int | None = option("the token that ends each document", None, "ID", int, group=_FLAT)
-    tokenizer: Any = option(  # noqa: RUF009
+    tokenizer: AnyTokenizer = option(
         "`bytes`, a tokenizer.json, or a transformers folder; a copy is kept", form="bytes|PATH", group=_TOKENIZER
     )
-    vocab_size: int | None = option(
+    vocab_size: Count | None = option(
         "number of token ids, instead of --tokenizer", None, "N", positive, group=_TOKENIZER
     )
     eos: str | int | None = option(

@@ -30,7 +30,7 @@ def resolve(spans: RawSpans, overlap: str, levels: int) -> list[RawSpans]:
             int(spans.row[i]),
             f"found span [{spans.start[i]}, {spans.end[i]}) over [{spans.start[i - 1]}, {spans.end[i - 1]}) (in "
             "tokens), expected spans that do not overlap, or share a token with --align any; say what to do with such "
-            "spans (--overlap levels or union)",
+            "spans (--overlap levels, or union for concepts)",
         )
     level = _levels(spans, crossing, levels)
     return [spans.take(np.flatnonzero(level == i)) for i in range(levels)]

@@ -1,11 +1,11 @@
 """How spans become tokens: the options that every way of attaching spans shares, and the version of their meaning."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from conceptloader.base.arguments import fraction, positive
-from conceptloader.base.options import option
-from conceptloader.errors import ConfigError
+from conceptloader.base.options import Options, option
+from conceptloader.base.strict import within
 from conceptloader.format.spec import layout as fmt
 
 ALIGNS = ("first", "any", "majority")
@@ -17,7 +17,7 @@ _SPANS = "spans"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpanAlignment:
+class SpanAlignment(Options):
     """Which tokens belong to which span.
 
     Attributes:
@@ -39,32 +39,21 @@ class SpanAlignment:
         "a token belongs to the span with its first character (default), any, or more than half of its characters",
         ALIGNS[0], choices=ALIGNS, group=_SPANS,
     )  # fmt: skip
-    max_unaligned_spans: float = option(
+    max_unaligned_spans: Annotated[float, within(0, 1)] = option(
         "share of a track's spans that may contain no token (default: 0.01)", 0.01, "FRACTION", fraction, group=_SPANS
     )
     overlap: str = option(
         "overlapping spans: error (default), one track per level, or segments with all concepts",
         OVERLAPS[0], choices=OVERLAPS, group=_SPANS,
     )  # fmt: skip
-    levels: int = option("number of tracks for --overlap levels (default: 3)", 3, "N", positive, group=_SPANS)
+    levels: Annotated[int, within(1, fmt.MAX_TRACKS)] = option(
+        "number of tracks for --overlap levels (default: 3)", 3, "N", positive, group=_SPANS
+    )
 
     @property
     def depth(self) -> int:
         """How many levels a track has."""
         return self.levels if self.overlap == "levels" else 1
-
-    def check_rules(self) -> None:
-        """Raises: ConfigError."""
-        known = {"align": ALIGNS, "overlap": OVERLAPS, "span_unit": (*SPAN_UNITS, None)}
-        for name, values in known.items():
-            if (value := getattr(self, name)) not in values:
-                rule = f"one of {', '.join(filter(None, values))}"
-                raise ConfigError(name, repr(value), rule, f"set {name} to one of these")
-        if self.overlap == "levels" and not 1 <= self.levels <= fmt.MAX_TRACKS:
-            raise ConfigError("levels", str(self.levels), f"1 to {fmt.MAX_TRACKS}", "pass --levels in this range")
-        if not 0 <= self.max_unaligned_spans <= 1:
-            fix = "pass --max-unaligned-spans in this range, such as 0.01"
-            raise ConfigError("max_unaligned_spans", str(self.max_unaligned_spans), "a fraction from 0 to 1", fix)
 
     def to_json(self) -> dict[str, Any]:
         """What determines the result, in the words of manifests, where an overlap that is an error is "refuse".

@@ -33,7 +33,7 @@ from conceptloader.storage.durable import write_file
 
 def annotate(
     dataset: str | os.PathLike[str],
-    inputs: Sequence[str | os.PathLike[str]],
+    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
     *,
     roots: Sequence[str | os.PathLike[str]] | None = None,

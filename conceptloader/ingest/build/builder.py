@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from conceptloader.base.checks import check_task
+from conceptloader.base.strict import Count, convert
 from conceptloader.base.terminal import counted
 from conceptloader.base.workers import run_tasks
 from conceptloader.errors import ConceptloaderError, ConfigError, InputError, ReadError
@@ -32,7 +32,7 @@ from conceptloader.ingest.records.batch import BadRecord
 from conceptloader.ingest.records.columns import METADATA_TRACK
 from conceptloader.ingest.records.documents import number_type
 from conceptloader.ingest.records.inputs import Source, check_since_start
-from conceptloader.ingest.records.special_tokens import RULES, TEXT
+from conceptloader.ingest.records.special_tokens import TEXT
 from conceptloader.ingest.records.tokenizer import unnamed
 from conceptloader.storage.lock import build_lock
 
@@ -68,7 +68,10 @@ def build_dataset(
     ConfigError for options that contradict each other or the build in `out`, or if another one runs there.
     """
     began = time.monotonic()
-    check_task(task)
+    task = convert(task, tuple[int, Count] | None, "task")
+    if task is not None and not 0 <= task[0] < task[1]:
+        fix = f"count tasks from 0: task=(0, {task[1]}) is the first"
+        raise ConfigError("task", f"{task[0]} of {task[1]}", f"a number from 0 to {task[1] - 1}", fix)
     options = options.resolved(sources, strict=on_bad is None)
     path = os.path.abspath(out)
     plan = plan_shards(sources, options.shard_input_bytes or default_shard_bytes(sources))
@@ -135,14 +138,6 @@ def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Pl
 
 def format_options(options: Options) -> BuildOptions:
     """The options of the format: tokenizer, tracks, and in `extra` all else that decides the result."""
-    options.check_rules()
-    if options.spelled not in RULES:
-        raise ConfigError(
-            "special_tokens",
-            repr(options.spelled),
-            f"one of {', '.join(RULES)}",
-            f"pass --special-tokens {RULES[0]}, or another of these",
-        )
     if options.spelled != TEXT and options.columns.text is None and options.rules is None:
         found, expected = f"{options.spelled!r} for tokens as input", "text as input, which alone spells such tokens"
         raise ConfigError("special_tokens", found, expected, "omit --special-tokens")

@@ -3,11 +3,11 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from conceptloader.base.arguments import positive, size, track_file
-from conceptloader.base.options import option
-from conceptloader.base.strict import unknown
+from conceptloader.base.options import File, option
+from conceptloader.base.strict import Count, Reads, unknown
 from conceptloader.errors import ConfigError
 from conceptloader.format.spec.layout import MODES
 from conceptloader.ingest.align.rules import SpanAlignment
@@ -17,11 +17,12 @@ from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.detect import detect_columns
 from conceptloader.ingest.records.inputs import Source
 from conceptloader.ingest.records.special_tokens import CONTROL, ERROR, RULES, TEXT
-from conceptloader.ingest.records.tokenizer import FileTokenizer, find_token, load_tokenizer
-from conceptloader.ingest.records.vocabulary import load_vocabulary
+from conceptloader.ingest.records.tokenizer import AnyTokenizer, FileTokenizer, find_token, load_tokenizer
+from conceptloader.ingest.records.vocabulary import Names, load_vocabulary
 
 _TOKENS, _CHAT, _BUILD = "tokens", "conversations", "the build"
 _COLUMNS = "columns (others: detected in the first records)"
+_RESOLVED = Reads(lambda value, _: value, "")  # as it is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,15 +36,15 @@ class Options(SpanAlignment):
         rules: How conversations are rendered, which `resolved` finds out.
     """
 
-    tokenizer: Any = option(  # noqa: RUF009
+    tokenizer: AnyTokenizer = option(
         "`bytes`, a tokenizer.json, a transformers folder, or hub:OWNER/NAME", form="bytes|PATH", group=_TOKENS
     )
-    vocab_size: int | None = option("for tokens as input, instead of --tokenizer", None, "N", positive, group=_TOKENS)
+    vocab_size: Count | None = option("for tokens as input, instead of --tokenizer", None, "N", positive, group=_TOKENS)
     eos: str | int | None = option("ends each document (default: the tokenizer's)", form="TOKEN|ID", group=_TOKENS)
     no_eos: bool = option("do not append an eos token to each document", False, group=_TOKENS)
-    bos: Any = option("starts each document (default: none)", form="TOKEN|ID", group=_TOKENS)  # noqa: RUF009
+    bos: Any = option("starts each document (default: none)", form="TOKEN|ID", group=_TOKENS)
     special_tokens: str | None = option("what text is that spells one (default: text)", choices=RULES, group=_TOKENS)
-    vocabulary: Mapping[str, Any] = option(
+    vocabulary: Mapping[str, Names] = option(
         "concept names of a track (default: concepts), one per line or a JSON list",
         dict, "[TRACK=]FILE", track_file, group="spans",
     )  # fmt: skip
@@ -63,22 +64,22 @@ class Options(SpanAlignment):
     )
     ignore_column: Sequence[str] = option("do not read it; of spans COLUMN.FIELD", list, "NAME", group=_COLUMNS)
     chat: bool = option("records are conversations", False, group=_CHAT)
-    chat_template: str | None = option(
+    chat_template: File | None = option(
         "Jinja template (default: that of the --tokenizer directory)", form="FILE", group=_CHAT
     )
-    max_tokens: int | None = option("drop the last turns of longer conversations", None, "N", positive, group=_CHAT)
-    pad_to_multiple_of: int | None = option(
+    max_tokens: Count | None = option("drop the last turns of longer conversations", None, "N", positive, group=_CHAT)
+    pad_to_multiple_of: Count | None = option(
         "pad to a multiple of N tokens, for context parallelism", None, "N", positive, group=_CHAT
     )
     last_answer: bool = option("a loss on the last answer of a conversation only", False, group=_CHAT)
     template_variable: Mapping[str, str] = option("such as enable_thinking=false", dict, "NAME=VALUE", group=_CHAT)
     mode: str | None = option("default: from the columns", choices=MODES, group=_BUILD)
-    shard_input_bytes: int | None = option(
+    shard_input_bytes: Count | None = option(
         "input bytes per shard (default: about 64 shards of 64M to 16G)", None, "SIZE", size, group=_BUILD
     )
 
-    columns: Columns = None  # type: ignore[assignment]  # none before `resolved`
-    rules: ChatRules | None = None
+    columns: Annotated[Columns, _RESOLVED] = None  # type: ignore[assignment]  # none before `resolved`
+    rules: Annotated[ChatRules | None, _RESOLVED] = None
 
     def resolved(self, sources: Sequence[Source], strict: bool) -> "Options":
         """The same for these inputs, with ids, names, columns and a tokenizer, as workers need them.
@@ -109,7 +110,7 @@ class Options(SpanAlignment):
             strict=strict and rules is None,
         )
         vocabulary = {
-            track: load_vocabulary(names) if isinstance(names, (str, os.PathLike)) else list(names)
+            track: load_vocabulary(names) if isinstance(names, str) else names
             for track, names in self.vocabulary.items()
         }
         tokenizer = load_tokenizer(given, self.eos, ends=not self.no_eos) if isinstance(given, str) else given

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from conceptloader.base.options import options_from
+from conceptloader.base.strict import Count, convert
 from conceptloader.ingest.build.builder import build_dataset
 from conceptloader.ingest.build.complete import Summary
 from conceptloader.ingest.build.options import Options
@@ -41,5 +42,6 @@ def build(
         InputError: A record cannot be ingested; see `conceptloader.ingest.build.builder.build_dataset`.
     """
     given = options_from(Options, "build", options)
-    sources = find_sources([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)
+    sources = find_sources(inputs)
+    workers = convert(workers, Count, "workers")
     return build_dataset(sources, out, given, workers=workers, task=task, on_bad=on_bad)

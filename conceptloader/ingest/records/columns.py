@@ -125,7 +125,7 @@ class Columns:
             padded = self.tokens and {"labels", "attention_mask"} & {*unknown}
             what = "without padding, which is trained on, and a list of 0 where labels are -100, else 1"
             return (
-                f"found {listed}, expected some of {', '.join(self.wanted())}; declare it (--track, "
+                f"found {listed}, expected some of {', '.join(self.wanted())}; declare it (--column, "
                 "--metadata-column, --field, --number) or omit it (--ignore-column)"
                 + (f"; write tokens {what} (--field loss_mask:u1)" if padded else "")
             )

@@ -3,7 +3,7 @@
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import xxhash
 from conceptloader.errors import ConfigError, InputError, remedy
 from conceptloader.format.spec import layout as fmt
 from conceptloader.format.write.build import OtherBuild
-from conceptloader.ingest.files import EXPECTED, input_files, kind_of
+from conceptloader.ingest.files import EXPECTED, as_paths, input_files, kind_of
 from conceptloader.ingest.parquet import row_groups
 from conceptloader.ingest.records.lines import read_blocks
 from conceptloader.ingest.records.records import read_record
@@ -101,14 +101,15 @@ def read_rows(
         on_bad(str(error))
 
 
-def find_sources(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
+def find_sources(inputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Source]:
     """The files that `inputs` name, see `input_files`.
 
     Raises: ConfigError and InputError as that does, and for a file twice or none at all.
     """
+    inputs = as_paths(inputs)
     paths = input_files(inputs)
     if not paths:
-        named, expected = ", ".join(os.fspath(one) for one in inputs), f"files that end in {EXPECTED}"
+        named, expected = ", ".join(inputs), f"files that end in {EXPECTED}"
         fix = "pass files with such names, or a directory that holds some"
         raise InputError(f"inputs {named}", "an empty corpus", expected, fix)
     real = [os.path.abspath(path) for path in paths]

@@ -360,8 +360,7 @@ def _scores(values: Any, found: Ints, name: str, concepts: Concepts, offsets: In
         counts = np.diff(found)[span], np.diff(offsets)[span]
         raise BadRow(
             _row_of(rows, span),
-            f"{name}: found {counts[0]} for {counts[1]} concepts, expected a score for each; "
-            "correct the record, or omit --scores",
+            f"{name}: found {counts[0]} for {counts[1]} concepts, expected a score for each; correct the record",
         )
     numbers = _numbers(values, name, offsets[rows], "iuf")
     if not concepts.fit(numbers).all():

@@ -7,12 +7,13 @@ from array import array
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from itertools import chain
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conceptloader.base.packages import need
+from conceptloader.base.strict import Reads
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.read.dataset import Dataset
 from conceptloader.format.read.kept import is_own_name, kept_tokenizers, own_name
@@ -50,6 +51,19 @@ class TextTokenizer(Protocol):
         ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
+
+
+def _checked(value: Any, where: str) -> Any:
+    if value is None or all(hasattr(value, name) for name in ("name", "vocab_size", "eos_id")):
+        return value
+    if isinstance(value, (str, os.PathLike)):
+        return os.fspath(value)
+    fix = f"pass {where}='bytes', the path of a tokenizer.json, or a transformers folder"
+    raise ConfigError(where, value, "a tokenizer", fix)
+
+
+AnyTokenizer = Annotated[Any, Reads(_checked, "a tokenizer")]
+"""As commands take it, or one that is loaded."""
 
 
 class BytesTokenizer:

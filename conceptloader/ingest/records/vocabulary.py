@@ -2,16 +2,29 @@
 
 import json
 import os
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from conceptloader.base.strict import Reads
 from conceptloader.errors import ConfigError, InputError
 from conceptloader.format.spec.codecs import ConceptsCodec
 from conceptloader.format.spec.options import TrackOptions
 from conceptloader.storage.reads import read_file
+
+
+def _checked(value: Any, where: str) -> str | tuple[str, ...]:
+    if isinstance(value, (str, os.PathLike)):
+        return os.fspath(value)
+    if isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value):
+        return tuple(value)
+    fix = f"set {where} to the path of a file, or to a list of text"
+    raise ConfigError(where, f"{value!r:.80}", "a file of concept names, or a list of them", fix)
+
+
+Names = Annotated[str | Sequence[str], Reads(_checked, "a file of concept names, or a list of them")]
 
 
 def load_vocabulary(path: str | os.PathLike[str]) -> list[str]:
@@ -22,7 +35,7 @@ def load_vocabulary(path: str | os.PathLike[str]) -> list[str]:
     """
     file = os.fspath(path)
     if os.path.isdir(file) or not os.path.exists(file):
-        fix = f"run `ls {file}`, and pass --vocabulary [TRACK=]FILE"
+        fix = f"run `ls {file}`, and pass the path of a file of names to --vocabulary"
         raise ConfigError(f"vocabulary {file}", "no such file", "names, one per line or a JSON list", fix)
     data = read_file(file, 1 << 30)
     try:

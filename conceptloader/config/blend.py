@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import os
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -402,10 +403,15 @@ def _check_alike(datasets: Mapping[str, Dataset], config: Config, some_tracks: b
             check_concepts({name: ds for name, ds in datasets.items() if track in _tracks(config, name, ds)}, track)
     tokenizers = {name: ds.tokenizer for name, ds in datasets.items() if ds.tokenizer is not None}
     if len(set(tokenizers.values())) > 1 and not config.allow_mixed_tokenizers:
-        each = [f"{name}: {t.name} with {t.vocab_size} tokens and eos {t.eos_id}" for name, t in tokenizers.items()]
+        (usual, count), *_ = Counter(tokenizers.values()).most_common(1)
+        like = next(name for name, t in tokenizers.items() if t == usual)
+        shown = {t: f"{t.name} with {t.vocab_size} tokens and eos {t.eos_id}" for t in tokenizers.values()}
+        odd = [f"{name}: {shown[t]}" for name, t in tokenizers.items() if t != usual]
+        more = f" and {len(odd) - 3} more," * (len(odd) > 3)
         raise ConfigError(
             "datasets",
-            f"different tokenizers ({', '.join(each)})",
+            f"different tokenizers ({', '.join(odd[:3])},{more} against {shown[usual]} in {count} datasets, such as "
+            f"{like})",
             "the same tokenizer in all datasets",
             "if their ids mean the same, set allow_mixed_tokenizers: true",
         )

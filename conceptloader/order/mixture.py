@@ -1,9 +1,9 @@
 """Global sample index <-> (dataset, draw) <-> (dataset, epoch, window): the blend of datasets without index arrays."""
 
-import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
+from fractions import Fraction
 from itertools import accumulate
 from typing import Any
 
@@ -64,7 +64,8 @@ class Mixture:
         block: 1 (strict interleaving) to 65,536 samples.
         segments: changes of weights, the first at sample 0 unless `weights` are, and jumps. As an attribute all
             weights that are known.
-        max_epochs: per dataset, how often it may be read by `check_run`, or None.
+        max_epochs: per dataset, how often it may be read by `check_run`, or None. What is read of "NAME@SEQ_LEN", the
+            same dataset in other windows, counts for NAME.
         shuffle: False reads the windows of every dataset in storage order.
         forgotten: segments before the first one with `drawn` are not known: asking for their samples, or draws, raises
             ConfigError. As an attribute, `begin` is the first sample that is known.
@@ -342,12 +343,21 @@ class Mixture:
         """Raise ConfigError if the first `num_samples` samples would read a dataset more often than its max_epochs."""
         if not any(self.max_epochs):
             return
-        counts = self.counts(num_samples)
-        for name, size, limit, count in zip(self.names, self.sizes, self.max_epochs, counts, strict=True):
-            if limit is not None and count > math.floor(limit * size):
+        counts, parts = self.counts(num_samples), dict[str, list[tuple[int, int]]]()
+        for member, size, limit, count in zip(self.names, self.sizes, self.max_epochs, counts, strict=True):
+            if limit is None or not count:
+                continue
+            name = member.partition("@")[0]
+            read = parts.setdefault(name, [])
+            read.append((count, size))
+            if sum(count / size for count, size in read) < 0.999 * limit:
+                continue  # exact numbers, which take longer, decide near the limit
+            epochs = sum(Fraction(*part) for part in read)
+            if epochs > Fraction(str(limit)):
+                shown = " and ".join(f"{count} of its {size}" for count, size in read)
                 raise ConfigError(
                     f"datasets.{name}.max_epochs",
-                    f"a run of {num_samples} samples that reads {count} of its {size}, {count / size:.2f} epochs",
+                    f"a run of {num_samples} samples that reads {shown}, {float(epochs):.7g} epochs",
                     f"at most {limit} epochs",
                     f"lower datasets.{name}.weight or num_samples, or raise the limit",
                 )

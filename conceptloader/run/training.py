@@ -164,7 +164,8 @@ class TrainingRun:
     def _check_end(self) -> None:
         if self.num_samples is None or self._missing is not None:
             return
-        self.blend.order.check_run(self.num_samples)
+        if self.passes:
+            self.blend.order.check_run(self.num_samples)
         if not self.plan.count():
             raise ConfigError(
                 "num_samples",
@@ -172,6 +173,14 @@ class TrainingRun:
                 f"at least a global batch of {self._rule.batch_size(0)}: nothing would be read",
                 "raise num_samples, lower global_batch_size, or set last_batch to partial",
             )
+
+    def check_limits(self) -> None:
+        """Raise ConfigError if the planned run reads a dataset more often than its max_epochs.
+
+        For the first loop: at launch it is not known whether a state follows, of a run at another seq_len maybe.
+        """
+        if self.end is not None:
+            self.blend.order.check_run(self.end)
 
     def require_known(self) -> None:
         """Raise ResumeError while the checkpoint of `continue_from` is gone and no other state was loaded."""

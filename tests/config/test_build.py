@@ -139,6 +139,18 @@ def test_what_does_not_fit_is_refused(load, keys, text):
         open_blend(load(**keys))
 
 
+def test_the_odd_tokenizer_is_named_and_no_others(load, corpora):
+    web = {f"web{k}": {"path": "web", "split": [0.04 * k, 0.04 * k + 0.04]} for k in range(25)}
+    many = {f"other{k}": {"path": "other", "split": [0.0, 1.0]} for k in range(1, 9)}
+    with raises(ConfigError) as caught:
+        open_blend(load(weights="by_size", datasets={**web, "other": {"path": "other"}}))
+    assert "other: other with 900 tokens" in str(caught.value)
+    assert "against bytes with 1000 tokens and eos 0 in 25 datasets, such as web0" in str(caught.value)
+    assert "web1" not in str(caught.value)
+    with raises(ConfigError, found="and 5 more, against"):
+        open_blend(load(weights="by_size", datasets={**web, **many}))
+
+
 def test_a_concept_id_is_one_concept_in_all_datasets(tmp_path):
     names = {"a": ["cat", "dog"], "b": ["dog", "cat"], "more": ["cat", "dog", "emu"], "none": None}
     for name, vocabulary in names.items():

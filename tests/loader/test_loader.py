@@ -9,6 +9,7 @@ import torch
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, ReadError
+from tests.corpora.small import written
 from tests.raises import raises
 
 
@@ -111,6 +112,21 @@ def test_all_files_are_looked_at_when_starting(config, tmp_path, monkeypatch, da
         with pytest.raises((ReadError, FormatError)):
             blend.look_ahead(49)
         blend.look_ahead(50)  # b takes no part any more
+
+
+def test_files_of_vocabularies_are_looked_at_when_starting(tmp_path):
+    tracks = {"animals": {"vocabulary": ["cat", "dog"]}}
+    written(tmp_path / "a", [(range(1, 40), {"animals": [(0, 9, [1])]})], tracks=tracks)
+    config = {"seq_len": 8, "datasets": {"a": {"path": str(tmp_path / "a")}}, "tracks": {"animals": {}}}
+    file = tmp_path / "a" / "animals.vocabulary.json"
+    opened = partial(cl.make_dataloader, config, micro_batch_size=1)
+    opened()
+    file.write_bytes(file.read_bytes()[:-1])
+    with raises(FormatError, str(file), "bytes"):
+        opened()
+    file.unlink()
+    with raises(ReadError, str(file)):
+        opened()
 
 
 @pytest.mark.parametrize("entry", [cl.SampleDataset, cl.GrainSource])

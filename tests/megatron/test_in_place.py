@@ -110,7 +110,7 @@ long windows | {length: 100} | --seq-length | 100 | --seq-length
 no weight | {weights: [0.0, 0.0]} | --data-path | 0.0 | above 0
 less than nothing | {weights: [0.5, -0.5]} | --data-path | -0.5 | above 0
 another split | {split: '80,20,0', consumed: 40} | - | --split (extra.split_documents): saved | -
-another length | {length: 7, consumed: 40} | - | seq_len: saved 13, now 7 | -
+another length | {length: 7, consumed: 40} | - | --seq-length (seq_len): saved 13, now 7 | -
 no training | {blend_per_split: true} | --train-data-path | nothing to train on | --train-data-path
 """
 

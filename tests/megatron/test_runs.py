@@ -83,7 +83,7 @@ def test_states_of_checkpoints(folder):
     later = [{"at": 32, "weights": {"code": 0.5, "web": 0.5}}]
     ahead = data_of(write_config(folder / "other.yaml", phases=later), rules, consumed=32, saved=state)
     assert [one.at for one in ahead.spec.segments] == [0, 32]
-    with pytest.raises(ResumeError, match="seq_len: saved 16, now 32, mid-epoch"):
+    with pytest.raises(ResumeError, match=r"--seq-length \(seq_len\): saved 16, now 32, mid-epoch"):
         data_of(config, dataset_config(32), consumed=32, saved=state)
     with raises(ConfigError, "seq_len", "64"):
         data_of(write_config(folder / "other.yaml", seq_len=64), rules)

@@ -69,7 +69,7 @@ def test_what_cannot_be_set(config, tmp_path, monkeypatch):
         cl.open_blend({**config, "phases": [{"at": 9, "weights": {"easy": 1}}]})
     limited = {**config, "datasets": {n: {**e, "max_epochs": 0.01} for n, e in config["datasets"].items()}}
     with raises(ConfigError, ".max_epochs"):
-        cl.make_dataloader(limited, micro_batch_size=BATCH, num_samples=SAMPLES)
+        next(iter(cl.make_dataloader(limited, micro_batch_size=BATCH, num_samples=SAMPLES)))
     monkeypatch.setattr("conceptloader.config.blend.MAX_WEIGHTS", 26)
     with raises(ConfigError, "replay", ", 27 weights in all", "at most 26"):
         cl.open_blend(config)

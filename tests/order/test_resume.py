@@ -199,6 +199,22 @@ def test_reread_shares():
     assert resume(saved, shorter, 30, allow_changed=["seq_len"]).members.keys() == {"web", "web@8", "code"}
 
 
+def test_only_what_is_drawn_again_is_read_again(caplog):
+    """Now, or in a later phase, or in one that is added after the change."""
+    saved = spec(segments=[Segment(at=0, weights={"web": 1})])
+    shorter = {"members": {"web": member("web", 200, 8), "code": member("code", 74, 8)}}
+    left = replace(saved, **shorter, segments=[*saved.segments, Segment(at=30, weights={"code": 1})])
+    changed = resume(saved, left, 30)
+    assert "weights set live for web would read 30.0% of it again" in caplog.text
+    assert resume(changed, left, 40).hash == changed.hash
+    back = replace(left, segments=[*left.segments, Segment(at=50, weights={"web": 1})])
+    for before, consumed in ((saved, 30), (changed, 40)):
+        with raises(ResumeError, found="now 8, mid-epoch, which reads 30.0% of web again"):
+            resume(before, back, consumed)
+    accepted = resume(changed, back, 40, allow_changed=["seq_len"])
+    assert resume(accepted, back, 45).hash == accepted.hash
+
+
 def test_only_shuffled_orders_follow_each_other():
     sequential = spec(order="sequential", segments=())
     with raises(ConfigError, found="sequential, after shuffled"):

@@ -100,7 +100,35 @@ def test_max_epochs_holds_for_weights_of_a_state(config):
         loader.load_state_dict(state)
     assert (loader.consumed_samples, loader.blend.spec.live) == (0, [])
     with raises(ConfigError, "datasets.web.max_epochs"):
-        cl.GrainSource(changed, num_samples=last + 2)
+        cl.GrainSource(changed, num_samples=last + 2)[0]
+
+
+def test_max_epochs_holds_over_changes_of_seq_len(config):
+    """An epoch at one length counts for that dataset at the next; the plan is checked once its past is known."""
+
+    def opened(seq_len, most, samples=None, state=None):
+        datasets = {"books": {**config["datasets"]["books"], "max_epochs": most}}
+        changed = {**config, "seq_len": seq_len, "datasets": datasets}
+        loaders = cl.batches(changed, micro_batch_size=1, num_samples=samples), cl.GrainSource(changed, samples)
+        for one in loaders if state else ():
+            one.load_state_dict(state)
+        return loaders
+
+    (short, _), (long, _) = opened(32, 2), opened(64, 2)
+    m, n = short.blend.order.sizes[0], long.blend.order.sizes[0]
+    state = short.state_dict_at(m)
+    loader, source = opened(64, 2, m + n, state)
+    assert (next(iter(loader))["sample_index"], source[0]["sample_index"]) == ([m], m)
+    loader, source = opened(64, 2, m + n)
+    for read in (lambda: next(iter(loader)), lambda: source[0]):  # nothing was read at another length
+        with raises(ConfigError, "datasets.books.max_epochs", f"reads {m + n} of its {n}"):
+            read()
+    limit = {"path": "datasets.books.max_epochs", "fix": "datasets.books.weight"}
+    with raises(ConfigError, found=f"{m} of its {m} and {n + 1} of its {n}", **limit):
+        opened(64, 2, m + n + 1, state)
+    loader, _ = opened(64, 1, None, state)
+    with raises(ConfigError, found=f"{m} of its {m} and 1 of its {n}", **limit):
+        next(iter(loader))
 
 
 # A mixture that learns
@@ -153,7 +181,7 @@ def test_the_mixing_of_a_checkpoint_is_not_dropped(config, tmp_path, kind):
         kind({**config, "mixing": {"doremi": {}}, "continue_from": str(path)}, **options)
 
 
-def test_an_accepted_mixing_begins_again_once(config):
+def test_an_accepted_mixing_begins_again_once(config, caplog):
     """The option stays in a script that is restarted; what was learned since stays, too."""
     options = {"micro_batch_size": 8, "allow_changed": ["mixing"]}
     first = cl.batches({**config, **ODM}, **options)
@@ -162,9 +190,13 @@ def test_an_accepted_mixing_begins_again_once(config):
     again = cl.batches({**config, **ODM}, **options)
     again.load_state_dict(first.state_dict())
     assert (again.mixing and again.mixing.state()) == (first.mixing and first.mixing.state())
+    assert "begins again" not in caplog.text
     other = cl.batches({**config, "mixing": {"doremi": {}}}, **options)
     other.load_state_dict(first.state_dict())
     assert other.mixing.steps == 0
+    assert "doremi begins again, as accepted: the checkpoint has the state of odm" in caplog.text
+    cl.batches(config, **options).load_state_dict(first.state_dict())
+    assert "weights stay as they are, as accepted: the checkpoint has the state of odm" in caplog.text
 
 
 def test_back_to_a_state_before_weights_were_set(config):

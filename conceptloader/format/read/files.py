@@ -196,13 +196,18 @@ class Files:
             return
         for kind, column in list(self.kinds.items()):
             for shard in [k for k, size in enumerate(column.size.tolist()) if size >= 0]:
-                file = self._described(kind, shard)  # not kept: it is most of what many small datasets would hold
-                try:
-                    found = os.stat(file.path)
-                except OSError:
-                    with named(file.path, "looked at"):
-                        raise
-                file.check(found)
+                self._look_at(self._described(kind, shard))  # not kept: most of what many small datasets would hold
+        for track in self.manifest.tracks.values():
+            for entry in track.vocabulary.files if track.vocabulary else ():
+                self._look_at(Expected(self.roots.resolve(entry.path), entry.size, sample=""))
+
+    def _look_at(self, file: Expected) -> None:
+        try:
+            found = os.stat(file.path)
+        except OSError:
+            with named(file.path, "looked at"):
+                raise
+        file.check(found)
 
     def close(self) -> None:
         """Let go of what is open."""

@@ -30,8 +30,12 @@ class Vocabulary:
     details: "Details | None" = None
 
     @property
+    def files(self) -> "list[Vocabulary | Details]":
+        return [self, *([self.details] if self.details else [])]
+
+    @property
     def paths(self) -> list[str]:
-        return [self.path, *([self.details.path] if self.details else [])]
+        return [file.path for file in self.files]
 
     def moved(self, path: Callable[[str], str]) -> "Vocabulary":
         """The same files, as seen from elsewhere."""

@@ -260,6 +260,7 @@ class BaseLoader(Shown, Generic[B]):
                 run.look_ahead()
             self._compare_ranks()
         run.require_known()
+        run.check_limits()
         run.restart(begin)
         options, reader, allocate = self.blend.config.loader, self._reader, self._allocate
         observers = run.watched(begin, self.track)

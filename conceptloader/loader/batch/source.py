@@ -127,8 +127,7 @@ class GrainSource(SampleSource):
         self, config: ConfigLike, num_samples: int | None = None, *, allow_changed: Collection[str] = ()
     ) -> None:
         super().__init__(config, num_samples, allow_changed=allow_changed)
-        if num_samples is not None:
-            self.blend.order.check_run(num_samples)
+        self._stop = num_samples or 0  # the first read checks max_epochs for all of them
 
     def __len__(self) -> int:
         """Samples from index 0 to the end of the run."""

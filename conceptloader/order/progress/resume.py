@@ -112,8 +112,8 @@ def resume(
     new_stage: the configuration is another one on purpose from this position on (a data stage): its segments and
         members follow those before, and every dataset's draws continue where they were.
     A dataset that is cut at another sequence length than before becomes a member of its own, from its first draw.
-    Mid-epoch that reads tokens again, unless the token range is disjoint from the one read before: the difference
-    "seq_len" is to be allowed, which says how much.
+    Mid-epoch that reads tokens again, unless the token range is disjoint from the one read before, or no weights ahead
+    name the dataset: the difference "seq_len" is to be allowed, which says how much.
 
     Raises ResumeError that lists each difference with both values.
     Changed tracks and columns, and tokens that are never read, are logged as warnings.
@@ -125,14 +125,18 @@ def resume(
             f"a position after sample {saved.begins}: of the weights set live those before are not known",
             "pass the state of an earlier checkpoint",
         )
-    lengths, stage = _new_seq_len(saved, current, consumed), consumed if new_stage else saved.base
-    again: list[Difference] = []
-    if lengths:
-        stage, shares = consumed, sorted(reread_shares(saved, current, consumed).items())
-        if shares:
-            listed = ", ".join(f"{share:.1%} of {name}" for name, share in shares)
-            again = [Difference("seq_len", lengths[0], f"{lengths[1]}, mid-epoch, which reads {listed} again")]
+    old, new = _seq_lens(saved, current, consumed)
+    stage, shares = consumed if new_stage or old != new else saved.base, reread_shares(saved, current, consumed)
     current = splice(saved, current, stage, consumed, () if new_stage else _live(saved, current))
+    ahead = {name for one in in_force(current.segments) if one.at >= stage for name in one.weights}
+    if old == new:  # what was planned before was accepted before
+        ahead -= {name for one in saved.segments for name in one.weights}
+    drawn, again = {current.members[name].dataset for name in ahead}, list[Difference]()
+    if listed := ", ".join(f"{share:.1%} of {name}" for name, share in sorted(shares.items()) if name in drawn):
+        before = old if old != new else "another one before"
+        again = [Difference("seq_len", before, f"{new}, mid-epoch, which reads {listed} again")]
+    for name in sorted(shares.keys() - drawn) if old != new else ():
+        logger.warning("seq_len: weights set live for %s would read %.1f%% of it again", name, 100 * shares[name])
     refused = []
     for difference in [*again, *compare(saved, current, consumed)]:
         if difference.is_allowed(allow_changed):
@@ -241,14 +245,17 @@ def reread_shares(saved: OrderSpec, current: OrderSpec, consumed: int) -> dict[s
     Only datasets with a share above 0: left mid-epoch, and cut at another length over some of the same tokens.
     """
     fresh: dict[str, float] = {}
+    old, new = ({one.seq_len for one in of.members.values()} for of in (saved, current))
+    if old == new or not consumed or {saved.order, current.order} != {"shuffled"}:
+        return fresh
     for name, draws in saved.draws_before(consumed).items():
-        old = saved.members[name]
-        new = current.members.get(old.dataset)
-        if new is None or new.seq_len == old.seq_len:
+        was = saved.members[name]
+        now = current.members.get(was.dataset)
+        if now is None or now.seq_len == was.seq_len:
             continue
-        first, last = max(old.token_range[0], new.token_range[0]), min(old.token_range[1], new.token_range[1])
-        again = max(0, last - first) / max(1, new.token_range[1] - new.token_range[0])
-        fresh[old.dataset] = fresh.get(old.dataset, 1.0) * (1 - draws % old.windows / old.windows * again)
+        first, last = max(was.token_range[0], now.token_range[0]), min(was.token_range[1], now.token_range[1])
+        again = max(0, last - first) / max(1, now.token_range[1] - now.token_range[0])
+        fresh[was.dataset] = fresh.get(was.dataset, 1.0) * (1 - draws % was.windows / was.windows * again)
     return {name: 1 - share for name, share in fresh.items() if share < 1}
 
 
@@ -266,14 +273,14 @@ def _member_key(name: str, member: Member, before: Mapping[str, Member]) -> str:
     return f"{name}@{member.seq_len}" if before else name
 
 
-def _new_seq_len(saved: OrderSpec, current: OrderSpec, consumed: int) -> list[str]:
-    """Lengths of windows as planned at the position (members of a phase share one) and now; [] where they are equal."""
+def _seq_lens(saved: OrderSpec, current: OrderSpec, consumed: int) -> tuple[str, str]:
+    """Lengths of windows as planned at the position (members of a phase share one) and now, in a shuffled order."""
     if {saved.order, current.order} != {"shuffled"}:
-        return []
+        return "", ""
     planned = [one for one in saved.segments if one.weights and one.at <= consumed][-1]
     old = {saved.members[name].seq_len for name in planned.weights}
     new = {member.seq_len for member in current.members.values()}
-    return [] if old == new else [", ".join(sorted(map(str, one))) for one in (old, new)]
+    return ", ".join(sorted(map(str, old))), ", ".join(sorted(map(str, new)))
 
 
 class ChangedPast(ResumeError):

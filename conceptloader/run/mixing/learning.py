@@ -139,6 +139,8 @@ def resumed(blend: Blend, state: Any, allow: str | None = None) -> "Mixing | Non
                 f"{found.kind}, as saved",
                 f"write mixing: {{{found.kind}: ...}} again, or begin again with {allow}",
             )
+        what = f"{kind} begins again" if kind else "weights stay as they are"
+        logger.warning("mixing: %s, as accepted: the checkpoint has the state of %s", what, found.kind)
         found = None
     if blend.config.mixing is None:
         return None

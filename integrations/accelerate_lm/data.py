@@ -176,7 +176,7 @@ class AcceleratedEvaluation(EvaluationLoader):
             self._samples = 0
 
     def _gather(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        from accelerate import utils  # type: ignore[import-untyped]
+        from accelerate import utils
 
         if not self._samples:
             return self._gathers(input_data, use_gather_object)

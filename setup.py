@@ -72,7 +72,9 @@ TEST = [
     *FAST,
     "psutil",
     "transformers==5.23.0; python_version >= '3.11'",
+    "accelerate==1.15.0",  # without which transformers has no Trainer
     "megatron-core==0.16.1",
+    "boto3",  # by which megatron-core reads object stores
     "nanotron==0.4",
     "datatrove==0.10.1",
     "torchdata",
@@ -89,7 +91,7 @@ TEST = [
     "wheel",
 ]
 # What the tests of these trainers, and of pictures of the examples, need besides: see `make test-trainers`.
-TEST_TRAINERS = [*TEST, *DEMO, "lightning==2.6.6", "accelerate==1.15.0", "datasets"]
+TEST_TRAINERS = [*TEST, *DEMO, "lightning==2.6.6", "datasets"]
 
 
 def linkers_of_the_build() -> list[str]:

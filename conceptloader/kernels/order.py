@@ -108,17 +108,8 @@ def unfeistel(j: U64, n: U64, a: U64, bits: U64, key: U64) -> U64:
 
 
 @kernel
-def feistel_many(positions: U64Array, n: U64, a: U64, bits: U64, key: U64, out: U64Array) -> None:
-    for x in range(len(positions)):  # vectorized: no branch
-        out[x] = network(positions[x], a, bits, key)
-    for x in range(len(positions)):
-        if out[x] >= n:
-            out[x] = feistel(out[x], n, a, bits, key)
-
-
-@kernel
 def unfeistel_many(positions: U64Array, n: U64, a: U64, bits: U64, key: U64, out: U64Array) -> None:
-    for x in range(len(positions)):
+    for x in range(len(positions)):  # vectorized: no branch
         out[x] = undo_network(positions[x], a, bits, key)
     for x in range(len(positions)):
         if out[x] >= n:

@@ -1,4 +1,4 @@
-"""Kernels: documents become pieces, and pieces packs. The compiled twin of config/packing.py."""
+"""Kernels: documents become pieces, and pieces packs (docs/packing.md; tests/packing/plain.py has it in Python)."""
 
 from typing import Any
 

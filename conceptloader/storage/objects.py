@@ -55,7 +55,7 @@ class Objects:
 
     def __init__(self, check: bool = True) -> None:
         self.check = check
-        self.versions: dict[str, str | None] = {}
+        self._versions: dict[str, str | None] = {}
         self._met: set[str] = set()
         self._meeting: dict[str, threading.Lock] = {}
         renew_in_children(self)
@@ -97,27 +97,25 @@ class Objects:
         if not size:
             return b""
         if self.check:
-            self.meet(file)
+            self._meet(file)
         return self.fetch(file, offset, size)
 
-    def meet(self, file: Expected) -> None:
-        """Once for each object, before anything of it is used.
+    def _meet(self, file: Expected) -> None:
+        """Once for each object, before anything of it is used: whether it is the one that the manifest means.
 
-        Asks for its version, and whether it is the one that the manifest means, from the store itself, not from a
-        cache. Later its version tells: every answer of a store carries it.
+        The store itself is asked, not a cache. Later its version tells: every answer of a store carries it.
         """
         if file.path in self._met:
             return
         with self._meeting.setdefault(file.path, threading.Lock()):
             if file.path in self._met:
                 return
-            places = sample_places(file.size) if self.check else ((0, 1),)
+            places = sample_places(file.size)
             # Threads of their own: their tasks wait for nothing but the store.
             threads = shared_threads("conceptloader samples", self.connections)
             parts = dict(zip(places, threads.map(lambda place: Objects.fetch(self, file, *place), places), strict=True))
-            if self.check:
-                file.admit()  # now: any other version is refused
-                file.check_sample(sample_checksum(file.size, lambda offset, size: parts[offset, size]))
+            file.admit()  # now: any other version is refused
+            file.check_sample(sample_checksum(file.size, lambda offset, size: parts[offset, size]))
             self._met.add(file.path)
 
     def fetch(self, file: Expected, offset: int, size: int) -> bytes:
@@ -144,7 +142,7 @@ class Objects:
                 fix="copy the object again, then run `conceptloader verify DATASET`",
             )
         version = part.version and part.version.removeprefix("W/")  # a proxy that compresses makes an ETag weak
-        known = self.versions.setdefault(file.path, version)
+        known = self._versions.setdefault(file.path, version)
         if version != known:
             raise FormatError(
                 file.path, f"version {version}", f"{known} as when it was first read",

@@ -1,38 +1,25 @@
-"""Caches of blocks: what they hold, and how much of an object they ask for."""
+"""The cache of blocks: what it holds, and how much of an object it asks for."""
 
-import errno
-import logging
-import os
-
-from conceptloader.storage.remote import blocks
-from conceptloader.storage.remote.blocks import DiskBlocks, MemoryBlocks
+from conceptloader.storage.remote.blocks import Blocks
 
 
-def test_a_memory_cache_holds_its_capacity_and_no_more():
-    blocks = MemoryBlocks(capacity=8, block_bytes=4)
-    blocks.put(("a", 0), b"1234")
-    blocks.put(("a", 1), b"5678")
-    assert blocks.get(("a", 0)) == b"1234"  # used last
-    blocks.put(("a", 2), b"9")
-    assert [blocks.get(("a", number)) for number in range(3)] == [b"1234", None, b"9"]
-    blocks.put(("a", 2), b"9999")  # in place of the same block
-    assert [blocks.get(("a", number)) for number in range(3)] == [b"1234", None, b"9999"]
+def test_the_cache_holds_its_capacity_and_asks_for_what_is_missing_alone():
+    asked = []
 
+    def fetch(offset, size):
+        asked.append((offset, size))
+        return bytes(range(offset, offset + size))
 
-def test_a_full_disk_is_said_once_and_loses_nothing(tmp_path, monkeypatch, caplog):
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    blocks = Blocks(capacity=12, block_bytes=4)
 
-    caplog.set_level(logging.WARNING, "conceptloader")  # whatever a command before has set
-    cache = DiskBlocks(str(tmp_path), 1000, 8)
-    monkeypatch.setattr(blocks.os, "rename", full)
-    for _ in range(3):
-        assert cache.read("a", 50, 3, 20, lambda offset, size: bytes(range(offset, offset + size))) == bytes(
-            range(3, 23)
-        )
-    (record,) = caplog.records
-    assert "nothing can be kept there (No space left on device)" in record.message
-    assert not list(tmp_path.rglob("*.tmp"))
-    monkeypatch.undo()
-    cache.read("a", 50, 3, 20, lambda offset, size: bytes(size))
-    assert len(list(tmp_path.rglob("*/*"))) == 3
+    def read(offset, size):
+        asked.clear()
+        assert blocks.read("a", 18, offset, size, fetch) == bytes(range(offset, offset + size))
+        return asked
+
+    assert read(1, 2) == [(0, 4)]
+    assert read(3, 6) == [(4, 8)]  # of three blocks the first is there; two side by side are one request
+    assert read(0, 4) == []
+    assert read(17, 1) == [(16, 2)]  # the end of the object; the block 4 was used longest ago, and leaves
+    assert read(0, 3) == read(9, 3) == []
+    assert read(0, 12) == [(4, 4)]

@@ -1,6 +1,5 @@
 """Datasets in object stores give what they give in a directory; faults are survived or reported."""
 
-import os
 import subprocess
 import sys
 import uuid
@@ -11,7 +10,6 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError, ReadError
-from conceptloader.storage.remote import blocks
 from tests.corpora.small import written
 from tests.raises import raises
 
@@ -99,33 +97,6 @@ def test_what_is_not_there(server, monkeypatch):
         cl.open_dataset("memory://empty")
     with raises(ConfigError, found="a URL"):
         cl.verify("s3://bucket/ds")
-
-
-def test_a_cache_on_the_disk(local, server, tmp_path, monkeypatch):
-    url = upload(local, server)
-    monkeypatch.setenv("CONCEPTLOADER_REMOTE_CACHE_DIR", str(tmp_path / "cache"))
-    check(local, url)
-    server.plan()
-    far = check(local, url)
-    versions = len([column for column in far.manifest.shards.files.values() if (column.size > 0).any()]) * 2
-    # Asked for once: each object's version and sample (32 KiB in one piece), the manifest for each object, the rest.
-    assert server.count() <= 3 * versions + 5
-    for file in (tmp_path / "cache").rglob("*"):
-        if file.is_file():
-            file.write_bytes(b"damaged" + file.read_bytes()[7:])
-    check(local, url)
-
-
-def test_the_disk_cache_is_bounded(tmp_path):
-    cache = blocks.DiskBlocks(str(tmp_path), 5000, 1000)
-    for number in range(20):
-        cache.put(("x", number), bytes([number]) * 1000)
-        os.utime(cache._path(("x", number)), (number, number))
-    kept = [number for number in range(20) if cache.get(("x", number)) is not None]
-    assert kept[-1] == 19
-    assert 2 <= len(kept) <= 4
-    assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) <= 5000
-    assert cache.get(("x", 19)) == bytes([19]) * 1000
 
 
 def test_local_datasets_import_no_client(checkout, local):

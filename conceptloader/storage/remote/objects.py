@@ -1,23 +1,18 @@
 """The source of object stores: neighbouring ranges in one request, a cache of blocks and reading ahead."""
 
-import functools
 import itertools
-import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from conceptloader.base.terminal import masked
 from conceptloader.errors import ConfigError
 from conceptloader.storage.objects import Objects, Part
-from conceptloader.storage.remote.blocks import disk_blocks, memory_blocks
+from conceptloader.storage.remote.blocks import memory_blocks
 from conceptloader.storage.remote.stores import store_of
 from conceptloader.storage.source import Expected, Range
 from conceptloader.storage.threads import Task
-
-logger = logging.getLogger(__name__)
 
 _HOLE = 1 << 16  # wanted ranges this far apart are read together
 _LARGEST = 1 << 23  # of what is put together
@@ -27,16 +22,13 @@ _numbers = itertools.count()
 class RemoteObjects(Objects):
     """Everything but what is read once goes through a cache of blocks in memory.
 
-    All of it goes through one on the disk, too, if the user wants that. Options come from the environment, so that
-    every process of a job has them. Raises: ConfigError for those.
+    Options come from the environment, so that every process of a job has them. Raises: ConfigError for those.
     """
 
     def __init__(self, check: bool = True) -> None:
         super().__init__(check)
         self.connections = _option("CONNECTIONS", 64)
         self._memory_bytes = _option("MEMORY_BYTES", 128 << 20)
-        self._directory = os.environ.get("CONCEPTLOADER_REMOTE_CACHE_DIR")
-        self._disk_bytes = _option("CACHE_BYTES", 64 << 30)
         self.kept_bytes = self._memory_bytes // 8
         self._number = next(_numbers)
         self._ahead: dict[str, list[tuple[Range, Task[bytes]]]] = defaultdict(list)
@@ -45,7 +37,6 @@ class RemoteObjects(Objects):
         """See forks.Renewed."""
         super().renew()
         memory_blocks.cache_clear()
-        disk_blocks.cache_clear()
         self._ahead.clear()
 
     def get(self, url: str, offset: int, size: int) -> Part:
@@ -87,12 +78,6 @@ class RemoteObjects(Objects):
     def fetch(self, file: Expected, offset: int, size: int) -> bytes:
         """See Objects."""
         fetch = partial(super().fetch, file)
-        if self._directory:
-            self.meet(file)  # for its version
-            if (version := self.versions.get(file.path)) is not None:
-                name, blocks = f"{file.path} {file.size} {version}", disk_blocks(self._directory, self._disk_bytes)
-                return blocks.read(name, file.size, offset, size, fetch)
-            _tell_of_no_version("/".join(file.path.split("/")[:3]))
         if file.once:
             return fetch(offset, size)
         memory = memory_blocks(self._memory_bytes, self.block_bytes)
@@ -105,12 +90,6 @@ def _option(name: str, default: int) -> int:
     if not text.isdecimal() or not int(text):
         raise ConfigError(key, repr(text), "an integer of at least 1", f"set {key}=1 or more, or unset it")
     return int(text)
-
-
-@functools.cache
-def _tell_of_no_version(store: str) -> None:
-    """Once a process: what the disk has might be of another version."""
-    logger.warning("%s: no versions of objects (ETag, Last-Modified): the disk cache is not used for it", masked(store))
 
 
 def _together(wanted: Iterable[Range]) -> tuple[list[Range], list[int]]:

@@ -14,15 +14,14 @@ from tests.versions.run import RESULTS, ROOT
 PAGE = ROOT / "docs" / "versions.md"
 HEAD = """# Tested versions
 
-Each row is one environment, with the results of its tests and their date. `python -m tests.versions.page --write` makes
-this page from [a file per row](../tests/versions/results), which names the tests. *not run*: there is no result, or a
-test was skipped. `make trainers` creates the environments and runs their tests again, `make trainers NAMES="lightning
-trl"` only these. Checkouts of Megatron-LM, nanotron and torchtitan are taken from the folder
-`CONCEPTLOADER_CHECKOUTS`.
+Each row is one environment, with the results of its tests ([a file per row](../tests/versions/results)). *not run*:
+there is no result, or a test was skipped. `make trainers NAMES="lightning trl"` creates these environments, runs their
+tests again and writes this page; without `NAMES`, all. Checkouts of Megatron-LM, nanotron and torchtitan are taken from
+the folder `CONCEPTLOADER_CHECKOUTS`.
 
-The package's extras begin at the oldest version that should work, and exclude the next major one. With a trainer newer
-than the known ones, conceptloader logs one warning that names its version and theirs, and runs. Adapters that patch a
-trainer look for the lines that they rely on, and raise an error if one is missing.
+With a newer trainer than the known ones, conceptloader logs one warning that names the versions, and runs. Adapters
+that patch a trainer raise an error if a line that they rely on is missing. The package's extras begin at the oldest
+version that should work, and exclude the next major one.
 """
 
 

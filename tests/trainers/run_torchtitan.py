@@ -40,9 +40,9 @@ NOW = {}  # the launch, and the step that is being trained
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "trainers" / "torchtitan.md").read_text("utf-8")
 concept_llama = types.ModuleType("concept_llama")
 sys.modules["concept_llama"] = concept_llama
-CODE, SIZES, RELEASE_SIZES = (block.split("```")[0] for block in PAGE.split("```py\n")[1:])
-assert SIZES.strip() in CODE
-exec(CODE if FLAT else CODE.replace(SIZES.strip(), RELEASE_SIZES.strip()), concept_llama.__dict__)
+CODE, RELEASE_SIZES = (block.split("```")[0] for block in PAGE.split("```py\n")[1:])
+sizes, after = CODE.index("    training.max_context_length"), CODE.index("    config.dataloader")
+exec(CODE if FLAT else CODE[:sizes] + RELEASE_SIZES + CODE[after:], concept_llama.__dict__)
 
 
 class Model(concept_llama.ConceptLlama):

@@ -95,7 +95,10 @@ def balance(folder):
                 shapes.append(rect("a", left, 30 + 20 * rank, 190 * cost / mean, 14))
                 left += 190 * cost / mean
         shapes.append(f'  <path class="l" d="M{x + 240} 26V190"/>')
-    return svg(196, "The attention of eight ranks in a step, by micro batch, and their mean", shapes)
+    shapes.append(
+        text(10, 208, "attention within documents, by micro batch of each rank in one step; line: mean of the ranks")
+    )
+    return svg(216, "The attention of eight ranks in a step, by micro batch, and their mean", shapes)
 
 
 def mixture(folder):

@@ -25,7 +25,7 @@ several, in the given order. Nothing is copied, and it works like any other data
 Python. Expressions: docs/subsets.md.
 
   conceptloader subset data/web --where "quality >= 0.7 and 'medicine' in concepts" --out data/web-medicine
-  conceptloader subset data/web --by "metadata->>'domain'" --out data/web    (data/web-news, data/web-wiki)
+  conceptloader subset data/web --by "metadata->>'domain'" --out data/by    (data/by-news, data/by-wiki)
   conceptloader subset data/web --table t=domains.parquet --where "id in (select id from t where domain = 'news')"
     --out data/web-news
   conceptloader subset data/web --where "share < 0.01" --seed 7 --out data/web-small

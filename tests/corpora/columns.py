@@ -1,7 +1,5 @@
 """Columns as files, written without the package's writer."""
 
-from typing import Any
-
 import numpy as np
 import xxhash
 
@@ -16,8 +14,6 @@ from conceptloader.format.spec.columnfile import (
     pack_holes,
 )
 from conceptloader.storage.sample import sample_checksum
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def random_items(rng, tokens, dtype, shape):

@@ -4,7 +4,6 @@ import numpy as np
 import torch
 
 EOD = 99  # of `random_corpus`
-Documents = list[list[list[int]]]  # documents of sequences of tokens
 
 
 def write_megatron(prefix, documents, dtype=np.uint16, end_last=True):

@@ -154,13 +154,14 @@ class SpecReader:
         return data
 
     def check_files(self):
-        """Compares all checksums. Returns: how many files there are."""
+        """Compares all checksums, those of samples too. Returns: how many files of shards there are."""
         count = 0
         for kind, column in self.shards["files"].items():
-            for shard, checksum in enumerate(column["checksum"]):
-                if checksum is not None:
+            for shard, (checksum, sample) in enumerate(zip(column["checksum"], column["sample"], strict=True)):
+                if sample is not None:
                     data = self.read(kind, shard, 0, column["size"][shard])
-                    require(xxhash.xxh3_64_hexdigest(data) == checksum, f"{kind} of {shard}: checksum")
+                    require(checksum in (None, xxhash.xxh3_64_hexdigest(data)), f"{kind} of {shard}: checksum")
+                    require(sample_checksum(data) == sample, f"{kind} of {shard}: sample")
                     count += 1
         for track in self.manifest["tracks"].values():
             if track["vocabulary"] is not None:
@@ -168,32 +169,11 @@ class SpecReader:
                 require(len(data) == track["vocabulary"]["size"], "size of a vocabulary")
                 require(xxhash.xxh3_64_hexdigest(data) == track["vocabulary"]["checksum"], "checksum of a vocabulary")
                 require(len(json.loads(data)) == track["vocabulary"]["count"], "count of a vocabulary")
-                count += 1
                 if (more := track["vocabulary"]["details"]) is not None:
                     data = self.allowed(more["path"]).read_bytes()
                     require(len(data) == more["size"], "size of details")
                     require(xxhash.xxh3_64_hexdigest(data) == more["checksum"], "checksum of details")
                     require(data.count(b"\n") == track["vocabulary"]["count"], "lines of details")
-                    count += 1
-        return count
-
-    def groups(self, track):
-        """Of each concept."""
-        return [name for name, n in self.manifest["tracks"][track]["vocabulary"]["groups"] for _ in range(n)]
-
-    def details(self, track):
-        path = self.allowed(self.manifest["tracks"][track]["vocabulary"]["details"]["path"])
-        return [json.loads(line) for line in path.read_text().splitlines()]
-
-    def check_samples(self):
-        """Compares all sample checksums. Returns: how many there are."""
-        count = 0
-        for kind, column in self.shards["files"].items():
-            for shard, sample in enumerate(column["sample"]):
-                if sample is not None:
-                    found = sample_checksum(self.path(kind, shard).read_bytes())
-                    require(found == sample, f"{kind} of {shard}: sample")
-                    count += 1
         return count
 
     def external_id(self, shard, document):
@@ -264,49 +244,15 @@ def fingerprint(value):
     return hashlib.blake2b(text.encode("ascii"), digest_size=16).hexdigest()
 
 
-# Columns
+def column_fingerprint(path):
+    """Of a NAME.column.json."""
+    said = sealed(path)
 
+    def rows(column):
+        offsets = column.get("offset") or [0] * len(column["size"])
+        known = zip(column["size"], offsets, column["checksum"], column["sample"], strict=True)
+        return [None if size is None else [size, at, checksum or sample] for size, at, checksum, sample in known]
 
-class SpecColumn:
-    """A column of a dataset."""
-
-    def __init__(self, dataset, name):
-        self.dataset, self.name = dataset, name
-        self.said = sealed(dataset.root / f"{name}.column.json")
-        self.said.setdefault("shape", [])
-        keys(self.said, "format version created_by dtype shape stream_fingerprint files checksum", "holes extra")
-        require(self.said["format"] == "conceptstream-column" and self.said["version"] == 1, "another format")
-        require(self.said["stream_fingerprint"] == dataset.stream_fingerprint(), "a column of other tokens")
-        self.files, self.holes, nothing = self.said["files"], self.said["holes"], [None] * len(dataset.starts[1:])
-        keys(self.files, "size checksum sample", "path offset")
-        self.files["path"] = self.files["path"] or nothing
-        self.files["offset"] = self.files["offset"] or [0] * len(nothing)
-        if self.holes is not None:
-            keys(self.holes, "tokens starts size checksum sample", "path")
-            self.holes["path"] = self.holes["path"] or nothing
-
-    def check_files(self):
-        """Compares sizes, checksums and samples. Returns: how many files there are."""
-        count, prefixes = 0, self.dataset.shards["path"]
-        for kind, column in (("column", self.files), ("holes", self.holes)):
-            for shard, size in enumerate(column["size"] if column else ()):
-                if size is not None:
-                    name = column["path"][shard] or f"{prefixes[shard]}.{self.name}.{kind}"
-                    data = self.dataset.allowed(name).read_bytes()
-                    require(len(data) == size, f"{name}: {len(data)} bytes")
-                    require(column["checksum"][shard] in (None, xxhash.xxh3_64_hexdigest(data)), f"{name}: checksum")
-                    require(sample_checksum(data) == column["sample"][shard], f"{name}: sample")
-                    count += 1
-        return count
-
-    def fingerprint(self):
-        def rows(column, offsets):
-            known = zip(column["size"], offsets, column["checksum"], column["sample"], strict=True)
-            return [None if size is None else [size, at, checksum or sample] for size, at, checksum, sample in known]
-
-        items = rows(self.files, self.files["offset"])
-        holes = self.holes and rows(self.holes, [0] * len(items))
-        said = self.said
-        return fingerprint(
-            ["conceptstream-column", 1, said["dtype"], said["shape"], said["stream_fingerprint"], items, holes]
-        )
+    holes = said["holes"] and rows(said["holes"])
+    kind = ["conceptstream-column", 1, said["dtype"], said["shape"]]
+    return fingerprint([*kind, said["stream_fingerprint"], rows(said["files"]), holes])

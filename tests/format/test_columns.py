@@ -1,7 +1,5 @@
 """Columns as files: what verify finds, and what becomes of them in datasets that are made of others."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -12,11 +10,9 @@ from conceptloader.format.spec.jsonfile import dump_json, load_json
 from conceptloader.storage.sample import sample_checksum
 from conceptloader.testing import random_documents, write_dataset
 from tests.corpora.columns import add_column, random_items
-from tests.oracle.data import read
 from tests.raises import raises
 
 RNG = np.random.default_rng(49)
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def dataset(path, seed=0):
@@ -83,17 +79,6 @@ def test_verify_reads_every_item(tmp_path):
     edited(tmp_path / "ds", "probs", files={**files, "checksum": [None] * len(files["checksum"])})
     [problem] = cl.verify(tmp_path / "ds", full=True)
     assert "item of token 5: found [" in problem.message
-
-
-def test_joined_datasets_have_the_columns_of_each(tmp_path):
-    with_ids(tmp_path / "a", 0, missing=np.arange(dataset(tmp_path / "b", 0).num_tokens) % 5 == 0)
-    with_ids(tmp_path / "c", 2, without=[1])
-    cl.concat([tmp_path / name for name in "abc"], tmp_path / "abc")
-    assert cl.verify(tmp_path / "abc", full=True) == []
-    ds, (one, two) = cl.open_dataset(tmp_path / "abc"), (read(tmp_path / name).columns["ids"] for name in "ac")
-    found, known = ds.column_values("ids", 0, ds.num_tokens)
-    assert known.tolist() == [*one.known, *np.zeros(len(one.known), bool), *two.known]
-    assert found.tolist() == [*one.items.tolist(), *[[0] * 3] * len(one.known), *two.items.tolist()]
 
 
 def test_joined_columns_belong_to_the_same(tmp_path):

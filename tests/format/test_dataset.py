@@ -1,5 +1,6 @@
 """Any dataset, written and read in every way: against brute force, against the reader of the specification, damaged."""
 
+import contextlib
 import os
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -9,14 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.errors import ConceptloaderError, FormatError
+from conceptloader.errors import ConceptloaderError, ConfigError, FormatError
 from conceptloader.format.write import ladder, shard, tables
+from conceptloader.format.write.ladder import count_spans
+from conceptloader.trace.subset import SubsetOptions, make_subsets
 from tests.corpora.drawn import Corpus, corpora, runs
-from tests.format.golden_build import compare
+from tests.format.golden_build import compare, compare_values
 from tests.oracle.data import read
 
 ENCODINGS = st.sampled_from(["dense", "spans", "auto"])
-MEMBERS = st.lists(st.tuples(corpora(max_shards=3), ENCODINGS, st.sampled_from(["u2", "u4"])), min_size=1, max_size=2)
+CORPORA = st.sampled_from([("concepts", "source"), ("source",), ()]).flatmap(lambda tracks: corpora(3, tracks))
+MEMBERS = st.lists(st.tuples(CORPORA, ENCODINGS, st.sampled_from(["u2", "u4"])), min_size=1, max_size=2)
 
 
 def check_everything(ds, corpus, data, seq_len):
@@ -75,7 +79,8 @@ def test_any_dataset(
         path = root / "joined"
         cl.concat([root / f"{number}" for number in range(len(members))], path)
         assert os.listdir(path) == ["manifest.json"]
-    whole = Corpus(members[0][0].tracks, [shard for corpus, *_ in members for shard in corpus.shards])
+    tracks = sorted({track for corpus, *_ in members for track in corpus.tracks})  # also those that one of them has
+    whole = Corpus(tracks, [shard for corpus, *_ in members for shard in corpus.shards])
     with cl.open_dataset(path) as ds:
         n, written = ds.num_tokens, read(path)
         check_everything(ds, whole, written, data.draw(st.integers(1, n - 1), "seq_len"))
@@ -87,6 +92,18 @@ def test_any_dataset(
         patch.setattr(ladder, "_RECORDS", 2)
         assert cl.verify(path, full=True, threads=2) == []
     assert cl.verify(path) == []
+    check_view(path, root / "view", f"document % {data.draw(st.integers(1, 3))} = 0")
+
+
+def check_view(path, view, where):
+    """What a view reads is what its documents are in the source."""
+    with contextlib.suppress(ConfigError):  # of no document
+        make_subsets(path, view, SubsetOptions(where=where))
+        ours = cl.open_dataset(view)
+        for track in ours.tracks:
+            assert count_spans(ours, track) == list(ours.tracks[track].max_spans)
+        n = ours.num_tokens
+        compare_values(ours, read(view), [(0, n), (n // 3, n), (n // 3, n // 2 + 1)])
 
 
 def changed(path, data, kinds, change):
@@ -136,3 +153,17 @@ def test_any_damage(tmp_path_factory, corpus, encoding, data):
     except FormatError as error:
         found = {"manifest.json"} if "manifest.json" in error.path else set()
     assert file.name in found
+
+
+@pytest.mark.parametrize("change", [None, lambda data: data[:-1], lambda data: data + b"\0"])
+def test_every_missing_shorter_or_longer_file_is_found_by_the_quick_check(dataset, change):
+    for file in Path(dataset.path).iterdir():
+        content = file.read_bytes()
+        if file.name.endswith(("build.json", ".shard.json")) or (change and change(content) == content):
+            continue  # of interest to finalize only; and there is nothing shorter than an empty file
+        file.write_bytes(change(content)) if change else file.unlink()
+        try:
+            assert file.name in [Path(problem.file).name for problem in cl.verify(dataset.path)]
+        except FormatError:
+            assert file.name == "manifest.json"
+        file.write_bytes(content)

@@ -6,10 +6,7 @@ import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.tools.concat import concat
 from conceptloader.testing import random_documents, write_dataset
-from tests.corpora.drawn import runs
 from tests.corpora.small import small_corpus, written
-from tests.format.golden_build import compare
-from tests.oracle.data import read
 from tests.raises import raises
 
 
@@ -24,24 +21,6 @@ def test_a_concatenation_of_concatenations_and_of_other_directories(tmp_path):
     one = cl.open_dataset(tmp_path / "a" / "ds")
     assert ds.tokens(0, ds.num_tokens).tolist() == 3 * one.tokens(0, one.num_tokens).tolist()
     assert ds.find_document("a") == [0, 4, 8]
-
-
-def test_a_track_that_only_some_members_have(tmp_path):
-    one = small_corpus()
-    one.write(tmp_path / "tracks", "spans")
-    bare = small_corpus()
-    bare.tracks = []
-    for shard in bare.shards:
-        shard.shared = {}
-        for document in shard.documents:
-            document.spans = {}
-    bare.write(tmp_path / "bare", "spans")
-    concat([tmp_path / "bare", tmp_path / "tracks"], tmp_path / "out")
-    ds = cl.open_dataset(tmp_path / "out")
-    n = len(one.tokens())
-    assert len(ds.spans("concepts", 0, n)) == 0
-    assert read(tmp_path / "out").spans["concepts"] == [span.cut(0, n, n) for span in runs(one, "concepts")]
-    compare(tmp_path / "out", [(n, 2 * n)])
 
 
 def other(path, **options):
@@ -72,12 +51,6 @@ def test_contradictions_are_refused_and_nothing_is_written(tmp_path, options, me
     with pytest.raises(ConfigError, match=message):
         concat([tmp_path / "a", other(tmp_path / "b", **options)], tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_mixed_tokenizers_on_request(tmp_path):
-    small_corpus().write(tmp_path / "a", "spans")
-    concat([tmp_path / "a", other(tmp_path / "b", tokenizer=None)], tmp_path / "out", allow_mixed_tokenizers=True)
-    assert cl.open_dataset(tmp_path / "out").tokenizer is None
 
 
 def test_an_existing_directory_is_left_alone(tmp_path):

@@ -3,9 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,8 +13,6 @@ from conceptloader.format.spec.jsonfile import dump_json, seal
 from conceptloader.format.tools.verify import verify
 from tests.corpora.small import small_corpus
 from tests.raises import raises
-
-Edit = Callable[[dict[str, Any]], Any]
 
 
 @pytest.fixture(scope="module")

@@ -110,9 +110,9 @@ soak: setup
 
 # Mutated input for everything that reads; what it finds is an error of ours, a crash, a hang or a wrong array.
 fuzz: setup
-	$(VENV)/bin/python -m tests.hostile.fuzz $(SECONDS)
+	CONCEPTLOADER_FUZZ_SECONDS=$(SECONDS) $(VENV)/bin/pytest -n 1 --timeout 36000 tests/hostile/test_fuzz.py
 
-# How many random changes of the product its tests notice. Hours; goes on where it was interrupted.
+# How many random changes of the product its tests notice. Hours.
 mutants: setup
 	nice $(VENV)/bin/python -m tests.mutants.run --count $(MUTANTS) --jobs $(JOBS)
 

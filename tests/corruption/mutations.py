@@ -3,14 +3,10 @@
 import json
 import os
 
-import numpy as np
 import xxhash
 
 from conceptloader.format.spec.jsonfile import dump_json
 from conceptloader.storage.sample import sample_checksum
-
-Random = np.random.Generator
-Files = dict[str, bytes]
 
 NUMBERS = [0, 1, 2, 7, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40, 2**60, 2**62, 2**63 - 1, 2**63, 2**64 - 1]
 

@@ -14,7 +14,6 @@ import subprocess
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -36,10 +35,6 @@ class Read:
     size: int
     offset: int
     anew: bool
-
-
-Fault = Callable[[Read], int | None]
-"""What happens to a read: nothing (None), -errno, or as many bytes as are read. It may also take its time."""
 
 
 class Preads:

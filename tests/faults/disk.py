@@ -1,12 +1,8 @@
 """Faults of the file system, injected below the reader: in place of pread and open in storage/reads.py."""
 
 import os
-from collections.abc import Callable
 
 from conceptloader.storage import reads as io
-
-Fault = Callable[[int, int, int], bytes | None]
-"""(descriptor, size, offset) -> bytes to return instead of reading, or None to read; or it raises."""
 
 
 class FaultyDisk:

@@ -2,23 +2,18 @@
 
 import logging
 import threading
-from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
-from typing import Any
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
 
 import conceptloader as cl
 from conceptloader.errors import ConceptloaderError
-from conceptloader.loader.batch.reader import BatchReader
 from conceptloader.storage import reads as io
-from tests.faults.below import Blocks, Fault, Preads, Read
-
-MakeFault = Callable[[], Fault]
+from tests.faults.below import Blocks, Preads
 
 
 @cache
@@ -27,18 +22,11 @@ def preads():
     return Preads()
 
 
-@dataclass
-class Outcome:
+class Outcome(SimpleNamespace):
     """What a training was like. waited: seconds slept for between attempts, none of them really."""
 
-    batches: list[dict[str, Any]] = field(default_factory=list)
-    error: str = ""
-    errno: int | None = None
-    log: list[str] = field(default_factory=list)
-    waited: list[float] = field(default_factory=list)
-    reads: int = 0
-    failed: list[tuple[Read, int]] = field(default_factory=list)
-    short: int = 0
+    def __init__(self):
+        super().__init__(batches=[], error="", errno=None, log=[], waited=[], reads=0, failed=[], short=0)
 
 
 def train(
@@ -83,7 +71,6 @@ def block(config, file, after, *, steps, until_logged):
                 _take(outcome, again, steps - len(outcome.batches))
         finally:
             fault.release.set()
-    assert fault.blocked is not None
     return outcome, fault.blocked
 
 
@@ -91,7 +78,6 @@ def block(config, file, after, *, steps, until_logged):
 def _training(config, micro_batch_size):
     """A loader, none of whose threads meets the faults of the next one."""
     with cl.make_dataloader(config, dp_rank=1, dp_size=2, micro_batch_size=micro_batch_size) as loader:
-        assert isinstance(loader._reader, BatchReader)
         yield loader
     for thread in threading.enumerate():
         if thread.name.startswith("conceptloader, "):

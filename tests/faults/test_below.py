@@ -193,7 +193,6 @@ def test_an_interrupt_waits_for_no_read(checkout, data):
     processes = [subprocess.Popen([sys.executable, "-c", BLOCKED, config], **pipes) for config in configs]
     for process in processes:
         with process:
-            assert process.stdout is not None
             assert process.stdout.readline() == b"blocked\n"
             process.send_signal(signal.SIGINT)
             _, errors = process.communicate(timeout=60)

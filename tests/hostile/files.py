@@ -5,10 +5,7 @@ dataset's content or an error.
 """
 
 import errno
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -22,13 +19,11 @@ from tests.corruption import guarded
 from tests.corruption.mutations import with_matching_manifest
 from tests.corruption.test_engine import compare
 
-Target = Callable[[Path, bytes], Any]
 SPANS, DENSE = Variant("stream-with-metadata", "spans"), Variant("stream-with-metadata", "dense")
 TABLES = ("stream.bin", "documents.bin", "notes.index", "notes.data", "notes.spans")
 ENGINE = [*((SPANS, suffix) for suffix in TABLES), (DENSE, "stream.bin")]
 CODECS = [(Variant("document", "spans", codec), "notes.data") for codec in ("concepts", "json", "numpy")]
 CODECS += [(SPANS, "documents.ids"), (SPANS, "documents.hash")]
-Choice = tuple[Variant, str]
 
 
 class Places:

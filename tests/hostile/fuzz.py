@@ -1,35 +1,29 @@
 """Coverage-guided mutation: an input that reaches a line which none has reached before is kept, and mutated further.
 
-python -m tests.hostile.fuzz 300                       all targets, 300 seconds in all: `make fuzz SECONDS=300`
-python -m tests.hostile.fuzz --keep manifest yaml 60   these; what is new goes to tests/hostile/corpus.tar.xz
-
-Each target runs in a process of its own: one that crashes, or hangs in compiled code, is named with its last input.
+`make fuzz SECONDS=300` tries all targets for 300 seconds in all, and puts what is new into tests/hostile/corpus.tar.xz.
+The input that ended a process, or hangs in compiled code, is in the file of `last_input`.
 """
 
-import argparse
 import hashlib
-import logging
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import tracemalloc
-import warnings
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import conceptloader
 from conceptloader.errors import ConceptloaderError
-from conceptloader.storage import durable
 from tests import archives
-from tests.hostile.targets import Template, made_inputs, targets
+from tests.corruption.mutations import KINDS
+from tests.hostile.targets import made_inputs
 
 CORPUS = Path(__file__).with_name("corpus.tar.xz")  # <target>/<name>: an input that reached something new
+KEEP = "CONCEPTLOADER_FUZZ_SECONDS" in os.environ
 SOURCE = str(Path(conceptloader.__file__).parent)
 HANG_S = 60
 MOST_BYTES = 64 << 20
@@ -47,32 +41,29 @@ WORDS = [
 
 
 def mutate(data, others, rng):
-    """A few edits: words put in; slices removed, repeated, taken from other inputs; bytes and digits changed."""
+    """A few edits: those of files; words put in; slices removed, repeated, taken from other inputs; digits changed."""
+
+    def chosen(some):
+        return some[int(rng.integers(len(some)))]
+
     for _ in range(int(rng.integers(1, 5))):
         at, size = int(rng.integers(0, len(data) + 1)), int(rng.geometric(0.1))
-        kind = int(rng.integers(8))
-        if kind == 0:
-            data = data[:at] + WORDS[int(rng.integers(len(WORDS)))] + data[at:]
-        elif kind == 1:
-            data = data[:at] + WORDS[int(rng.integers(len(WORDS)))] + data[at + size :]
+        kind = int(rng.integers(6 + len(KINDS) // 2))
+        if kind < 2:
+            data = data[:at] + chosen(WORDS) + data[at + size * kind :]
         elif kind == 2:
             data = data[:at] + data[at + size :]
         elif kind == 3:
             data = data[: at + size] + data[at:]
         elif kind == 4:
-            other = others[int(rng.integers(len(others)))]
+            other = chosen(others)
             begin = int(rng.integers(0, len(other) + 1))
             data = data[:at] + other[begin : begin + 4 * size] + data[at:]
-        elif kind == 5 and data:
-            at = min(at, len(data) - 1)
-            data = data[:at] + bytes([data[at] ^ 1 << int(rng.integers(8))]) + data[at + 1 :]
-        elif kind == 6:
-            digits = [i for i, byte in enumerate(data[:5000]) if 48 <= byte < 58]
-            if digits:
-                at = digits[int(rng.integers(len(digits)))]
-                data = data[:at] + str(int(rng.integers(10))).encode() + data[at + 1 :]
+        elif kind == 5 and (digits := [i for i, byte in enumerate(data[:5000]) if 48 <= byte < 58]):
+            at = chosen(digits)
+            data = data[:at] + str(int(rng.integers(10))).encode() + data[at + 1 :]
         else:
-            data = data[:at] + int(rng.choice([0, 1, 2**31, 2**60, 2**63])).to_bytes(8, "little") + data[at + 8 :]
+            data = chosen(KINDS)(data, rng)
     return data[:100_000]
 
 
@@ -133,78 +124,26 @@ def last_input(name):
     return Path(tempfile.gettempdir()) / f"conceptloader-fuzz-{os.getuid()}-{name}.bin"
 
 
-def fuzz(name, target, pool, seconds, seed=0):
-    """pool: the inputs to begin with. Returns: how many inputs were tried, and those which reached something new."""
-    rng = np.random.default_rng(seed)
+def fuzz(name, target, pool, seconds):
+    """pool: the inputs to begin with. Returns: how many inputs were tried, and how many reached something new."""
+    rng = np.random.default_rng(int(time.time()) if KEEP else 0)
     pool, seen = list(pool), set()
     for data in pool:
         attempt(target, data, seen)
-    found = []
-    tried = 0
-    end = time.monotonic() + seconds
-    last = last_input(name)
+    found, tried, end, last = [], 0, time.monotonic() + seconds, last_input(name)
     while time.monotonic() < end:
-        data = mutate(pool[int(rng.integers(len(pool)))], pool, rng)
-        lines = set()
+        data, lines = mutate(pool[int(rng.integers(len(pool)))], pool, rng), set()
         last.write_bytes(data)
-        try:
-            if tried % 8:
-                attempt(target, data, lines)
-            else:
-                measured(target, data)
-        except BaseException:
-            print(f"{name}: after {tried} inputs, the whole of it in {last}: {data[:2000]!r}", file=sys.stderr)
-            raise
+        if tried % 8:
+            attempt(target, data, lines)
+        else:
+            measured(target, data)
         tried += 1
         if not lines <= seen:
             seen |= lines
             pool.append(data)
             found.append(data)
-    return tried, found
-
-
-def one(name, seconds, keep):
-    """Fuzz a target in this process."""
-    logging.disable()
-    with tempfile.TemporaryDirectory() as directory, warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
-        warnings.simplefilter("ignore")
-        patch.setattr(durable.os, "fsync", lambda descriptor: None)  # most of the time of small builds
-        template = Template.make(Path(directory) / "template")
-        tried, found = fuzz(name, targets(template)[name], seeds(name, template), seconds, int(time.time()))
-    if found and keep:
+    if found and KEEP:
         new = {f"{name}/{hashlib.sha256(data).hexdigest()[:12]}.bin": data for data in found}
         archives.write(CORPUS, {**archives.read(CORPUS), **new})
-    print(f"{name}: {tried} inputs tried, {len(found)} reached something new", flush=True)
-
-
-def several(names, seconds, keep):
-    """Fuzz targets one after another, each in a process of its own. Returns: those in which something was found."""
-    failed = []
-    for name in names:
-        command = [sys.executable, "-m", "tests.hostile.fuzz", *(["--keep"] if keep else []), name]
-        try:
-            status = subprocess.run([*command, str(seconds / len(names))], timeout=seconds + 10 * HANG_S).returncode
-        except subprocess.TimeoutExpired:
-            status = "a hang"
-        if status:
-            print(f"{name}: ended with {status}; its last input is {last_input(name)}", file=sys.stderr, flush=True)
-            failed.append(name)
-    return failed
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("targets", nargs="*", help="by default all")
-    parser.add_argument("seconds", type=float)
-    parser.add_argument("--keep", action="store_true", help="put inputs that reach something new into the corpus")
-    options = parser.parse_args()
-    if len(options.targets) == 1:
-        one(options.targets[0], options.seconds, options.keep)
-        return
-    failed = several(options.targets or list(NAMES), options.seconds, options.keep)
-    if failed:
-        sys.exit(f"found something in {', '.join(failed)}, see above")
-
-
-if __name__ == "__main__":
-    main()
+    return tried, len(found)

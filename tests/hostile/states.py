@@ -1,16 +1,12 @@
 """Targets that go on from a checkpoint: whatever it holds, it is taken up or refused in our words."""
 
 import json
-from collections.abc import Callable
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import conceptloader as cl
 from conceptloader.integrations.nanotron_lm.state import NAME, State
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.state import OrderState, sealed
-
-Parsed = Callable[[dict[str, Any]], Any]
 
 
 class States:

@@ -4,11 +4,9 @@ import contextlib
 import io
 import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -30,9 +28,6 @@ from conceptloader.order.progress.spec import OrderSpec
 from conceptloader.testing import random_documents, write_dataset
 from tests.hostile import files
 from tests.hostile.states import States
-
-Target = Callable[[Path, bytes], Any]
-"""(an empty directory, the bytes)."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +114,6 @@ def vocabulary(template):
         (path / "manifest.json").unlink(missing_ok=True)
         (path / "manifest.json").write_bytes(dump_json(head))
         names = cl.open_dataset(path).vocabulary("concepts")
-        assert names is not None
         assert len(names) == entry["count"]
         assert all(isinstance(name, str) for name in names)
 

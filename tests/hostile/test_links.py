@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import sys
 from contextlib import contextmanager, suppress
@@ -13,6 +14,7 @@ from conceptloader.cli import main
 from conceptloader.columns.finish import remove
 from conceptloader.errors import ConceptloaderError
 from conceptloader.testing import random_documents, write_dataset
+from tests.archives import files_below
 from tests.corpora.records import write_rows
 
 _RANDOM = re.compile(r"[0-9a-f]{16}")  # of temporary names and logs, which nobody can ship
@@ -24,11 +26,8 @@ def _hook(event, arguments):
     if _seen is not None and (
         event in _EVENTS or (event == "open" and int(arguments[2] or 0) & (os.O_ACCMODE | os.O_CREAT))
     ):
-        _seen.append(
-            os.path.abspath(os.fsdecode(arguments[_EVENTS.get(event, 0)]))
-            if isinstance(arguments[_EVENTS.get(event, 0)], (str, bytes, os.PathLike))
-            else ""
-        )
+        named = arguments[_EVENTS.get(event, 0)]
+        _seen.append(os.path.abspath(os.fsdecode(named)) if isinstance(named, (str, bytes, os.PathLike)) else "")
 
 
 @contextmanager
@@ -64,44 +63,28 @@ def _finish(path):
     cl.column_writer(path, "t", "u1").finish(partial=True)
 
 
-def _command(*words):
-    return lambda path: main([word.replace("DS", str(path)).replace("TMP", str(path.parent)) for word in words])
+def _command(words):
+    return lambda path: main(shlex.split(words.replace("DS", str(path)).replace("TMP", str(path.parent))))
 
 
+ANNOTATE = "TMP/spans.jsonl --vocabulary TMP/names.txt --track t --span-unit token"
 COMMANDS = {  # and whether a column was begun before
     "write": (_write_column, False),
     "write more": (_write_column, True),
     "finish": (_finish, True),
     "remove": (lambda path: (_finish(path), remove(path, "t")), True),
-    "index": (_command("index", "DS"), False),
-    "verify": (_command("verify", "DS", "--full"), False),
-    "annotate": (
-        _command(
-            "annotate",
-            "DS",
-            "TMP/spans.jsonl",
-            "--vocabulary",
-            "TMP/names.txt",
-            "--track",
-            "t",
-            "--span-unit",
-            "token",
-            "--out",
-            "DS/new",
-        ),
-        False,
-    ),
-    "subset": (_command("subset", "DS", "--where", "id = 'doc-1'", "--out", "DS/new"), False),
-    "adopt": (_command("adopt", "TMP/raw.bin", "--dtype", "u2", "--out", "DS/new"), False),
-    "inspect": (_command("inspect", "DS", "--random", "1", "--html", "DS/page.html"), False),
-    "query": (_command("query", "TMP/run.yaml", "from samples", "--samples", "4", "--parquet", "DS/rows"), False),
+    "index": (_command("index DS"), False),
+    "verify": (_command("verify DS --full"), False),
+    "annotate": (_command(f"annotate DS {ANNOTATE} --out DS/new"), False),
+    "subset": (_command("subset DS --where \"id = 'doc-1'\" --out DS/new"), False),
+    "adopt": (_command("adopt TMP/raw.bin --dtype u2 --out DS/new"), False),
+    "inspect": (_command("inspect DS --random 1 --html DS/page.html"), False),
+    "query": (_command("query TMP/run.yaml 'from samples' --samples 4 --parquet DS/rows"), False),
 }
 
 
 def _content(folder):
-    return {
-        str(one.relative_to(folder)): one.read_bytes() if one.is_file() else None for one in sorted(folder.rglob("*"))
-    }
+    return files_below(folder), sorted(folder.rglob("*"))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -115,7 +98,7 @@ def test_links_of_a_dataset(name, link, tmp_path):
     (tmp_path / "raw.bin").write_bytes(bytes(range(1, 251)) * 500)
     if name == "verify":  # which writes the checksums of what was adopted
         shutil.rmtree(path)
-        _command("adopt", "TMP/raw.bin", "--dtype", "u2", "--out", "DS")(path)
+        _command("adopt TMP/raw.bin --dtype u2 --out DS")(path)
     (tmp_path / "run.yaml").write_text(f"{{seq_len: 8, datasets: {{a: {{path: {path}}}}}}}")
     if begun:
         _write_column(path)

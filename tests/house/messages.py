@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from conceptloader import errors
+from tests.house.imports import ROOT, product_files
 
-ROOT = Path(__file__).resolve().parents[2]
 SNAPSHOT = Path(__file__).with_name("messages.txt")
 # bad: of the format, a FormatError. The others are kinds that a caller tells apart, where they are raised.
 KINDS = {"bad", "OtherBuild", "OtherDataset", "ChangedPast", "BadRecord", "BadRow"}
@@ -57,8 +57,7 @@ def texts_of(scope, stop=None):
 @cache
 def calls():
     """(file, kind, parts) of each error that the product makes."""
-    files = sorted(path for top in ("conceptloader", "integrations") for path in (ROOT / top).rglob("*.py"))
-    modules = {file: ast.parse(file.read_text("utf-8")) for file in files}
+    modules = {file: ast.parse(file.read_text("utf-8")) for file in product_files()}
     constants = {file: texts_of(module) for file, module in modules.items()}
     shared, made = {name: text for known in constants.values() for name, text in known.items()}, []
     for file, module in modules.items():

@@ -6,6 +6,7 @@ A code line holds a token that is neither a comment nor a docstring. With a revi
 import io
 import subprocess
 import sys
+import tarfile
 import tokenize
 from collections import Counter
 from functools import cache
@@ -16,7 +17,6 @@ CORE = ("__init__", "base", "errors", "kernels", "storage", "order", "config", "
 IN_FORMAT = ("spec", "read")
 NOT_CORE = ("remote", "mixing", "metrics")
 LAYOUT = (tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
-Sizes = Counter[tuple[str, str]]
 
 
 @cache  # most files are the same in both revisions
@@ -49,13 +49,11 @@ def files(revision):
         paths = sorted(path for top in tops for path in (ROOT / top).rglob("*.py"))
         yield from ((str(path.relative_to(ROOT)), path.read_text("utf-8")) for path in paths)
         return
-    git = ["git", "-C", str(ROOT)]
-    listed = subprocess.run([*git, "ls-tree", "-r", revision, *tops], stdout=-1, text=True, check=True).stdout
-    entries = [(line.split()[2], line.split("\t")[1]) for line in listed.splitlines() if line.endswith(".py")]
-    asked = "".join(f"{blob}\n" for blob, _ in entries).encode()
-    answers = io.BytesIO(subprocess.run([*git, "cat-file", "--batch"], input=asked, stdout=-1, check=True).stdout)
-    for _, path in entries:
-        yield path, answers.read(int(answers.readline().split()[2]) + 1).decode()
+    packed = subprocess.run(["git", "-C", str(ROOT), "archive", revision, *tops], stdout=-1, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        for member in archive:
+            if member.name.endswith(".py") and (file := archive.extractfile(member)):
+                yield member.name, file.read().decode()
 
 
 def sizes(revision=""):

@@ -9,7 +9,8 @@ import re
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.house.imports import ROOT, product_files
+
 INSTEAD = [line.split(" => ") for line in Path(__file__).with_suffix(".txt").read_text().splitlines()[2:]]
 WORDS = {re.compile(rf"\b(?:{word})\b", re.IGNORECASE): instead for word, instead in INSTEAD}
 OTHERS = [page for folder in ("docs", "design") for page in (ROOT / folder).rglob("*.md")]
@@ -24,7 +25,7 @@ def texts():
         text = FENCE.sub(lambda block: "\n" * block[0].count("\n"), page.read_text("utf-8"))
         text = NAME.sub("", text)
         yield from ((page, number, line) for number, line in enumerate(text.splitlines(), 1))
-    for file in sorted(path for top in ("conceptloader", "integrations") for path in (ROOT / top).rglob("*.py")):
+    for file in product_files():
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
                 text = NAME.sub("", node.value)

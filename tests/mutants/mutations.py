@@ -5,7 +5,6 @@ of f-strings, since Python before 3.12 does not say where in the file it is.
 """
 
 import ast
-import hashlib
 from bisect import bisect_right
 from dataclasses import dataclass
 
@@ -27,7 +26,6 @@ class Mutant:
     line: int
     start: int
     stop: int
-    old: str
     new: str
 
     @property
@@ -43,13 +41,7 @@ class Mutant:
         end = source.find(b"\n", self.stop)
         after = self.apply(source)
         grown = len(after) - len(source)
-        lines = source[begin:end], after[begin : end + grown]
-        before, changed = (" ".join(text.decode().split()) for text in lines)
-        return before, changed
-
-    def key(self, source):
-        """Names the mutant and the file that it was made from."""
-        return hashlib.sha256(repr((self, hashlib.sha256(source).hexdigest())).encode()).hexdigest()[:16]
+        return [" ".join(text.decode().split()) for text in (source[begin:end], after[begin : end + grown])]
 
 
 class _Finder:
@@ -122,8 +114,7 @@ class _Finder:
         yield from (self._make(at, at + len(bare), new) for new in news if new)
 
     def _make(self, start, stop, new):
-        old = self._source[start:stop].decode()
-        return Mutant(self._path, bisect_right(self._lines, start), start, stop, old, new)
+        return Mutant(self._path, bisect_right(self._lines, start), start, stop, new)
 
     def _start(self, node):
         return self._lines[node.lineno - 1] + node.col_offset

@@ -1,6 +1,6 @@
 """Random mutants of the product, each given to the tests that concern it.
 
-python -m tests.mutants.run --count 300 --jobs 2        `make mutants`; goes on where it was interrupted
+python -m tests.mutants.run --count 300 --jobs 2        `make mutants`
 python -m tests.mutants.run --only conceptloader/format/write/ladder.py:74
 
 Each process works in a copy of the tree. Kernels are compiled once more for a mutant of theirs; a library of other
@@ -120,8 +120,6 @@ class Tree:
         output = self.path.with_name(f"{self.path.name}.txt")
         present = [*options, *(name for name in tests if (self.path / name).exists())]
         requests, answers = self._server.stdin, self._server.stdout
-        assert requests is not None
-        assert answers is not None
         print(json.dumps([present, str(output), MOST_BYTES]), file=requests, flush=True)
         group = int(answers.readline())
         ended = threading.Timer(timeout, _kill, [group])
@@ -173,20 +171,13 @@ def main():
     parser.add_argument("--seed", type=int, default=0, help="which ones (default 0)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--only", action="append", default=[], metavar="FILE[:LINE]", help="of these places only")
-    parser.add_argument("--work", type=Path, default=ROOT / "build/mutants", help="copies and results")
     options = parser.parse_args()
 
-    found, known = candidates(options.only), equivalents()
+    found, known, trees = candidates(options.only), equivalents(), SimpleQueue()
     chosen = random.Random(options.seed).sample(found, min(options.count, len(found)))
-    sources = {m.path: (ROOT / m.path).read_bytes() for m in chosen}
-    mutants = [m for m in chosen if (m.path, *m.before_and_after(sources[m.path])) not in known]
-    options.work.mkdir(parents=True, exist_ok=True)
-    results = options.work / "results.jsonl"
-    by = dict(map(json.loads, results.read_text().splitlines() if results.exists() else ()))
-    todo = [m for m in mutants if not by.get(m.key(sources[m.path]))]
-    trees = SimpleQueue()
-    for number in range(min(options.jobs, len(todo))):
-        trees.put(Tree(options.work.resolve() / f"tree{number}"))
+    mutants = [m for m in chosen if (m.path, *m.before_and_after((ROOT / m.path).read_bytes())) not in known]
+    for number in range(options.jobs):
+        trees.put(Tree(ROOT / f"build/mutants/tree{number}"))
 
     def one(mutant):
         tree = trees.get()
@@ -194,19 +185,12 @@ def main():
             killer = verdict(tree, mutant)
         finally:
             trees.put(tree)
-        key = mutant.key(sources[mutant.path])
-        by[key] = killer
-        with results.open("a") as file:
-            file.write(json.dumps([key, killer]) + "\n")
-        print("killed  " if killer else "SURVIVED", mutant.place, repr(mutant.old), "->", repr(mutant.new), killer)
+        lines = mutant.before_and_after((ROOT / mutant.path).read_bytes())
+        print("killed  " if killer else "SURVIVED", mutant.place, *lines, killer, sep="\n  ", flush=True)
+        return bool(killer)
 
-    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
-        for _ in pool.map(one, todo):
-            pass
-    survivors = [m for m in mutants if not by[m.key(sources[m.path])]]
-    for m in survivors:
-        print("\n{}\n- {}\n+ {}".format(m.place, *m.before_and_after(sources[m.path])))
-    killed = len(mutants) - len(survivors)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        killed = sum(pool.map(one, mutants))
     same = len(chosen) - len(mutants)
     print(f"\n{len(chosen)} mutants: {same} change nothing that a test could see ({EQUIVALENT.name});")
     print(f"of the other {len(mutants)}, {killed} were killed: {100 * killed / max(1, len(mutants)):.1f} %")

@@ -12,7 +12,6 @@ import conceptloader as cl
 from conceptloader.errors import InputError, ResumeError
 from conceptloader.ingest.adopt import adopt as adopting
 from conceptloader.ingest.adopt.adopt import adopt
-from conceptloader.storage.sample import sample_places
 from tests.format.spec_reader import SpecReader
 from tests.raises import raises
 
@@ -62,24 +61,6 @@ def test_a_resume_with_half_of_the_tokens_changed_is_refused(tmp_path, make, tim
     assert again.stream_fingerprint != ds.stream_fingerprint
     with raises(ResumeError, found="datasets.a.stream_fingerprint"):
         cl.open_blend(config).resume(saved, 100)
-
-
-def unsampled(size):
-    places = [range(at, at + count) for at, count in sample_places(size)]
-    return next(at for at in range(0, size, 2) if not any(at in place for place in places))
-
-
-def test_times_identify_nothing_and_verify_finds_what_no_sample_meets(tmp_path):
-    file = flat(tmp_path / "x.bin")
-    before = take(file, tmp_path / "out").stream_fingerprint
-    assert cl.verify(tmp_path / "out", full=True) == []
-    os.utime(file, ns=(1, 1))
-    cl.open_dataset(tmp_path / "out").tokens(0, TOKENS)
-    at = unsampled(2 * TOKENS)
-    change(file, at, at + 2)
-    assert cl.verify(tmp_path / "out") == []
-    assert len(cl.verify(tmp_path / "out", full=True)) == 1
-    assert take(file, tmp_path / "out").stream_fingerprint == before
 
 
 def test_a_file_that_changes_while_it_is_adopted_is_refused(tmp_path, monkeypatch):

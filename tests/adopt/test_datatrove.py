@@ -10,13 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.cli import main
-from conceptloader.errors import ConfigError, InputError
 from conceptloader.ingest.adopt import source as adopt_source
 from conceptloader.ingest.adopt.adopt import adopt
 from tests.corpora.token_files import write_datatrove as write
-from tests.corpora.tokenizers import definition
-from tests.raises import raises
 
 
 @settings(max_examples=25)
@@ -50,42 +46,6 @@ def test_equals_datatrove(data):
                 base += sum(map(len, file))
 
 
-def test_what_is_noted_beside_the_tokens(tmp_path):
-    path = write(tmp_path, "x.ds", [[1, 2], [3]], save_loss_metadata=True)
-    with raises(InputError, "x.ds.loss", "a loss mask", fix="--ignore-loss-mask"):
-        adopt([path], tmp_path / "a")
-    assert adopt([path], tmp_path / "a", ignore_loss_mask=True).extra == {"adopted_tokenizers": ["gpt2"]}
-    assert adopt([write(tmp_path, "y.ds", [[1]], tokenizer=None)], tmp_path / "b").extra == {}
-    path = write(tmp_path, "z.ds", [[1]], save_final_metadata=False)
-    assert adopt([path], tmp_path / "c").layouts[0].token_type == "u2"
-    (tmp_path / "z.ds.metadata").write_text("gpt2\n1\n1 T")
-    assert adopt([path], tmp_path / "d").extra == {"adopted_tokenizers": ["gpt2"]}
-
-
-def test_bad_files(tmp_path):
-    def ends(*values):
-        return np.array(values, "<u8").tobytes()
-
-    cases = [  # a file, its bytes; where the problem is, what is found
-        (".index", None, ".index", "no readable file"),
-        (".index", bytes(15), ".index", "15 bytes"),
-        ("", bytes(9), ".ds", "9 bytes"),
-        (".index", ends(2, 6), ".ds", "10 bytes"),
-        (".index", ends(3, 2, 5), ".index", "document 1 to end at token 2"),
-        (".metadata", b"gpt2|4\n5", ".metadata", "tokens of 4 bytes"),
-        (".metadata", b"gpt2|x\n", ".metadata", "the first line 'gpt2|x'"),
-    ]
-    for number, (file, data, where, found) in enumerate(cases):
-        path = write(tmp_path / str(number), "x.ds", [[1, 2], [3, 4, 5]])
-        Path(f"{path}{file}").write_bytes(data) if data is not None else Path(f"{path}{file}").unlink()
-        with raises(InputError, where, found):
-            adopt([path], tmp_path / "ds")
-    path = write(tmp_path, "x.ds", [[1, 2]])
-    with raises(ConfigError, "dtype", "'uint16' for files that say it themselves"):
-        adopt([path], tmp_path / "ds", dtype="uint16")
-    assert not (tmp_path / "ds").exists()
-
-
 @pytest.mark.parametrize("tokenizer", ["gpt2", None])
 @pytest.mark.parametrize("size", [2, 4])
 def test_an_empty_file_beside_others(tmp_path, size, tokenizer):
@@ -103,18 +63,3 @@ def test_an_empty_file_beside_others(tmp_path, size, tokenizer):
     with cl.open_dataset(tmp_path / "ds") as ds:
         assert ds.tokens(0, 3).tolist() == [1, 2, 3]
         assert len(ds.manifest.layouts) == (1 if tokenizer or size == 2 else 2)
-
-
-def test_the_same_tokenizer_under_the_name_that_datatrove_noted(tmp_path):
-    """--tokenizer and the note beside the tokens name one tokenizer, by file, folder or on the hub."""
-    folder = tmp_path / "gpt2"
-    folder.mkdir()
-    (folder / "tokenizer.json").write_bytes(definition("word piece"))
-    path = write(tmp_path, "x.ds", [[1, 2], [3]])
-    for k, noted in enumerate(["gpt2", "openai-community/gpt2", str(folder / "tokenizer.json"), str(folder)]):
-        (tmp_path / "x.ds.metadata").write_text(f"{noted}|2\n3\n3 T")
-        chosen = folder if k % 2 else folder / "tokenizer.json"
-        assert main(["adopt", str(path), "--out", str(tmp_path / f"ds{k}"), "--tokenizer", str(chosen)]) == 0
-        assert cl.open_dataset(tmp_path / f"ds{k}").tokenizer.name.startswith("tokenizers-")
-    (tmp_path / "x.ds.metadata").write_text("llama|2\n3\n3 T")
-    assert main(["adopt", str(path), "--out", str(tmp_path / "no"), "--tokenizer", str(folder)]) == 1

@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.errors import InputError
+from conceptloader.errors import InputError, ReadError
 from conceptloader.format.read import bulk, ids
 from conceptloader.ingest.annotate import join as joining
-from tests.annotate.test_annotate import build
+from conceptloader.ingest.database import database, load
+from tests.corpora.records import write_rows
+from tests.corpora.small import written
 from tests.raises import raises
 
 DOCUMENTS, LENGTH, NAMES = 4, 3, ["a", "b"]
@@ -150,13 +152,18 @@ def read(kind, row):
     return [(document, *one) for one in found if one[2] is not Wrong]
 
 
+def build(path):
+    """The documents d0, d1, ...: the first in a shard of its own."""
+    documents = [([1, 2, 3], {}, f"d{k}") for k in range(DOCUMENTS)]
+    return written(path, documents[:1], documents[1:])
+
+
 @settings(max_examples=120)
 @given(st.data(), st.sampled_from([*KINDS]), st.booleans())
 def test_annotations_are_what_a_plain_reader_finds(tmp_path_factory, data, kind, parquet):
     rows = data.draw(st.lists(row(kind), min_size=1, max_size=6))
     folder = tmp_path_factory.mktemp("rows")
-    path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    path = write_rows(folder / "rows.jsonl", rows)
     if parquet:
         names = {name: None for one in rows for name in one}
         try:
@@ -177,7 +184,7 @@ def test_annotations_are_what_a_plain_reader_finds(tmp_path_factory, data, kind,
             wrong.add(i + (path.suffix == ".jsonl"))
     if unknown or not any(held):
         return
-    ds = build(folder / "ds", [[[1, 2, 3]], [[1, 2, 3]] * (DOCUMENTS - 1)])
+    ds = build(folder / "ds")
     options = {"track": "t", "span_unit": "token", "overlap": "levels", "levels": 16, **KINDS[kind]}
     bad = set()
     with pytest.MonkeyPatch.context() as patch:
@@ -206,6 +213,24 @@ def test_annotations_are_what_a_plain_reader_finds(tmp_path_factory, data, kind,
 def test_texts_that_are_not_utf_8_are_named(tmp_path):
     broken = {"id": pa.array([b"d0", b"\xff"]).view("string"), "start": [0, 2], "end": [1, 3], "concepts": [[1], [2]]}
     pq.write_table(pa.table(broken), tmp_path / "rows.parquet")
-    ds = build(tmp_path / "ds", [[[1, 2, 3]]])
+    ds = build(tmp_path / "ds")
     with raises(InputError, "rows.parquet: row 1", "Invalid UTF8"):
         cl.annotate(ds, [tmp_path / "rows.parquet"], tmp_path / "out", track="c")
+
+
+def test_little_memory(tmp_path):
+    """Too little is an error that leaves nothing; what does not fit goes to files, which are removed."""
+    build(tmp_path / "ds")
+    rows = write_rows(tmp_path / "rows.jsonl", [{"id": "d1", "concepts": [7]}])
+    with raises(ReadError, "out", "Out of Memory", fix="--sort-memory"):
+        cl.annotate(tmp_path / "ds", [rows], tmp_path / "out", track="c", sort_memory=1000)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ds", "rows.jsonl"]
+    with (
+        raises(InputError, found="no such"),
+        database(str(tmp_path), "24MB", lambda _: InputError("", "no such")) as db,
+    ):
+        load(db, "numbers", "n BIGINT", [[np.arange(1_000_000)[::-1]]])
+        db.execute("CREATE TABLE sorted AS SELECT n, hash(n) AS h FROM numbers ORDER BY n")
+        assert list(tmp_path.glob(".spill.*/*")), db.sql("FROM duckdb_temporary_files()")
+        db.execute("FROM nothing")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ds", "rows.jsonl"]

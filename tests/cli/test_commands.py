@@ -6,20 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import conceptloader as cl
 from conceptloader.cli import COMMANDS, main
 from conceptloader.testing import random_documents, write_dataset
-from tests.corpora.columns import add_column
-
-Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def data(tmp_path):
-    return write_dataset(tmp_path / "data", random_documents(12, seed=1, mean_length=40))
 
 
 def test_help_teaches(checkout, capsys):
@@ -71,22 +62,9 @@ def test_the_list_of_commands_imports_little():
     assert done.stdout.endswith("set()\n"), done.stdout
 
 
-def test_a_reader_that_leaves(data):
+def test_a_reader_that_leaves(tmp_path):
+    data = write_dataset(tmp_path / "data", random_documents(12, seed=1, mean_length=40))
     command = f"{sys.executable} -m conceptloader inspect {data} --random 12 --documents --json | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, timeout=60, check=True)
     assert done.stdout == b"{\n"
     assert b"Traceback" not in done.stderr
-
-
-def test_inspect_shows_columns_of_tokens(data, capsys):
-    tokens = cl.open_dataset(data).num_tokens
-    ids = np.arange(tokens * 9).reshape(tokens, 9).astype("u2")
-    add_column(Path(data), "ids", ids, missing=np.arange(tokens) == 12)
-    add_column(Path(data), "halves", (np.arange(tokens).astype("f4").view("u4") >> 16).astype("u2"), "bf16")
-    assert main(["inspect", data, "--tokens", "11:14", "--column", "ids", "--column", "halves"]) == 0
-    text = capsys.readouterr().out
-    for line in ("column ids: u2[9]", ": 99 100 101 102 103 104 105 106 ...", ": no value", "column halves: bf16"):
-        assert line in text
-    assert main(["inspect", data, "--tokens", "0:3", "--column", "idz"]) == 2
-    assert "did you mean ids?" in capsys.readouterr().err
-    assert main(["inspect", data, "--column", "ids"]) == 2

@@ -2,7 +2,8 @@
 
     == a name, and [kinds] of the file that `in.*` stands for
     < in.jsonl x3          a file of the lines below, here three times; #K in them counts;
-                           `raw`: with escapes of Python; `features`: the first line is what `datasets` knows
+                           `raw`: with escapes of Python; `features`: the first line is what `datasets` knows;
+                           of .npy the type, and values as JSON
     > build in.jsonl ...   conceptloader ends with 0; `>1` or `>2`: with that. Each indented line is in what it says
     $ rm in.jsonl          a line of a shell, which ends with 0
     = out                  a dataset holds exactly the indented lines: documents, their fields and spans
@@ -67,7 +68,9 @@ def write(path, lines, how):
         text = "".join(text.replace("#K", str(k)) for k in range(int(how[0][1:])))
     data = text.encode().decode("unicode_escape").encode("latin-1") if how == ["raw"] else text.encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".parquet" and how != ["raw"]:
+    if path.suffix == ".npy":
+        np.save(path, np.array(json.loads(text), *how))
+    elif path.suffix == ".parquet" and how != ["raw"]:
         rows = [json.loads(line) for line in text.splitlines()]
         features = {"info": {"features": rows.pop(0)}} if how == ["features"] else {}
         table = pa.Table.from_pylist(rows).replace_schema_metadata({"huggingface": json.dumps(features)})

@@ -9,14 +9,12 @@ import json
 import os
 import signal
 import sys
-from typing import Any
 
 import numpy as np
 
 import conceptloader as cl
 from conceptloader.testing import RawDocument, write_dataset
 
-Array = np.ndarray[Any, np.dtype[Any]]
 VOCABULARY = 1 << 31  # token 0 ends no document: it is padding
 
 

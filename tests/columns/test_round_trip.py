@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +64,6 @@ def test_written_by_two_ranks_that_are_killed_and_read_by_three_in_other_orders(
             )  # fmt: skip
             assert done.returncode == (0 if kill is None else -signal.SIGKILL), done.stderr
     column = cl.column_writer(path, NAME, "u4", K).finish()
-    assert column.holes is not None
     assert column.holes.tokens == column.holes.starts
     assert not os.path.exists(f"{path}/{NAME}.column.unfinished")
     assert cl.verify(path, full=True) == []
@@ -101,6 +99,8 @@ TEACHERS = {
     "packs that are cut": {"packing": {"bins": 4, "overflow": "truncate"}},
     "packs of which parts are taken out": {"packing": {}, "exclude": [{"at": 5, "ids": ["doc-1"], "take": "own"}]},
     "documents": {},
+    "a subset": {"packing": {}},
+    "a concatenation": {"packing": {}},
     "storage order": {"order": "sequential"},
     "labels without loss": {"outputs": {"ignore_index": -100, "mask_document_boundaries": True}},
 }
@@ -111,11 +111,17 @@ TEACHERS = {
 def test_every_kind_of_sample(kind, entry, tmp_path):
     """All labels with a loss get values, no token that was no label does, and each has its own."""
     corpus = Corpus.random(80, seed=11, mean=40)
-    path = corpus.write(tmp_path / "web", mode="document" if kind == "documents" else None)
-    config = {"seq_len": 24, "datasets": {"web": {"path": path}}, **TEACHERS[kind]}
+    path = read = corpus.write(tmp_path / "web", mode="document" if kind == "documents" else None)
+    if kind == "a subset":  # which writes to its source
+        read = str(tmp_path / "some")
+        make_subsets(path, read, SubsetOptions(where="document % 2 = 0"))
+    if kind == "a concatenation":  # which has files of its own
+        more = Corpus(corpus.lengths[30:], int(corpus.starts[30])).write(tmp_path / "more")
+        read = path = str(tmp_path / "both")
+        cl.concat([Corpus(corpus.lengths[:30]).write(tmp_path / "less"), more], path)
+    config = {"seq_len": 24, "datasets": {"web": {"path": read}}, **TEACHERS[kind]}
     order, rng = cl.open_blend(config).order, np.random.default_rng(4)
     samples, seen, with_loss = order.sizes[0], set(), set()
-    loader: Any
     if entry == "SampleDataset":
         loader = cl.SampleDataset(config, num_samples=samples)
         batches = (
@@ -133,18 +139,9 @@ def test_every_kind_of_sample(kind, entry, tmp_path):
             seen.update(labels[corpus.holds(labels)].tolist())
             with_loss.update(labels[mask > 0].tolist())
             assert writer.write(batch, torch.from_numpy(values)) >= int((mask > 0).sum())
-    column = writer.finish(partial=True)
+    writer.finish(partial=True)
     tokens = np.arange(1, corpus.starts[-1])
-    found = [
-        np.fromfile(f"{path}/{n:05}.t.column", "<u4").reshape(-1, 2) for n in range(3) if column.files.size[n] >= 0
-    ]
-    assert len(found) == 3
-    missing = np.zeros(len(tokens), bool)
-    for shard, start in enumerate(cl.open_dataset(path).shard_starts[:-1]):
-        if column.holes is not None and column.holes.size[shard] >= 0:
-            bits = np.unpackbits(np.fromfile(f"{path}/{shard:05}.t.holes", "u1"), bitorder="little")
-            missing[start : start + len(found[shard])] = bits[: len(found[shard])]
-    items = np.concatenate(found)
-    assert (items == np.where(missing[:, None], 0, corpus.values(tokens, 2))).all()
-    without = set(tokens[missing].tolist())
-    assert with_loss <= set(tokens.tolist()) - without <= seen
+    items, known = cl.open_dataset(path).column_values("t", 0, len(tokens))
+    assert (items == np.where(known[:, None], corpus.values(tokens, 2), 0)).all()
+    assert with_loss <= set(tokens[known].tolist()) <= seen
+    assert cl.verify(path, full=True) == []

@@ -97,7 +97,6 @@ def test_inputs_and_matrices_of_an_adopted_dataset_in_windows(tmp_path):
     with raises(ConfigError, "codes.column.unfinished", "5 of 645 tokens", fix="partial=True"):
         writer.finish()
     column = writer.finish(partial=True)
-    assert column.holes is not None
     assert (column.holes.tokens, column.holes.starts) == (5, 0)
     read = cl.batches(
         {**own, "seq_len": 7, "outputs": {"columns": {"codes": {"at": "inputs", "missing": 1}}}}, micro_batch_size=8
@@ -217,10 +216,9 @@ def test_any_history_of_writers(path, seed):
             if draw.random() < 0.5:  # or it is killed
                 writer.close()
                 expected |= new
-    column = cl.column_writer(path, "t", "u4").finish(partial=True)
+    cl.column_writer(path, "t", "u4").finish(partial=True)
     found, known = cl.open_dataset(path).column_values("t", 0, int(CORPUS.starts[-1]) - 1)
     assert dict(zip((np.flatnonzero(known) + 1).tolist(), found[known].tolist(), strict=True)) == expected
-    assert column.holes is not None
     assert cl.verify(path, full=True) == []
 
 
@@ -331,35 +329,32 @@ def test_what_cannot_get_a_column(path, tmp_path):
             begun(path, **more)
 
 
-def test_a_subset_writes_to_its_source(path, tmp_path):
-    make_subsets(path, tmp_path / "some", SubsetOptions(ids=[f"doc-{n}" for n in range(0, 120, 2)]))
-    loader = cl.batches(config(tmp_path / "some"), micro_batch_size=4)
-    with cl.column_writer(path, "t", "u4", K, loader=loader) as writer:
-        for batch in whole(loader):
-            writer.write(batch, values(batch))
-    column = writer.finish(partial=True)
-    assert column.holes is not None
-    lengths = np.array(CORPUS.lengths)
-    assert cl.open_dataset(path).num_tokens - column.holes.tokens == (lengths[::2] - 1).sum()
-    other = cl.batches(
-        config(path, seed=4, outputs={"columns": {"t": {"at": "labels", "missing": 0}}}), micro_batch_size=4
-    )
-    for batch in whole(other):
-        document = np.searchsorted(CORPUS.starts, batch["labels"], side="right") - 1
-        has = (batch["loss_mask"] > 0) & (document % 2 == 0)
-        assert (batch["t"] == np.where(has[..., None], values(batch), 0)).all()
+def test_documents_in_any_order_by_id_or_number(path, tmp_path):
+    items = CORPUS.values(np.arange(CORPUS.starts[0], CORPUS.starts[-1]), K).astype("u4")
+    np.save(tmp_path / "items.npy", items)
+    assert main(["column", path, "t", str(tmp_path / "items.npy")]) == 0
+    borders = (CORPUS.starts - 1).tolist()
+    with cl.column_writer(path, "u", "u4", K) as writer:
+        for n in np.random.default_rng(0).permutation(120).tolist():
+            writer.put(f"doc-{n}" if n % 2 else n, items[borders[n] : borders[n + 1]])
+        with raises(ConfigError, "document 5", "2 items", f"{CORPUS.lengths[5]}, one for each token"):
+            writer.put(5, items[:2])
+        with raises(ConfigError, "'doc-999'", "0 documents"):
+            writer.put("doc-999", items[:2])
+    assert writer.finish().fingerprint == cl.open_dataset(path).columns["t"].fingerprint
+    assert (stored(path, "u") == items).all()
+    assert cl.verify(path, full=True) == []
 
 
-def test_a_concatenation_has_files_of_its_own(path, tmp_path):
-    more = Corpus.random(40, seed=3, mean=20, first=int(CORPUS.starts[-1]))
-    cl.concat([path, more.write(tmp_path / "more")], tmp_path / "both")
-    loader = cl.batches(config(tmp_path / "both"), micro_batch_size=4)
-    with cl.column_writer(tmp_path / "both", "t", "u8", loader=loader) as writer:
-        for batch in whole(loader):
-            writer.write(batch, batch["labels"] * 3)
-    writer.finish()
-    assert not list(Path(path).glob("*.column"))
-    read = cl.batches(config(tmp_path / "both", seed=4, outputs={"columns": {"t": "labels"}}), micro_batch_size=4)
-    for batch in whole(read):
-        kept = batch["loss_mask"] > 0
-        assert (batch["t"] == batch["labels"].astype("u8") * 3)[kept].all()
+def test_a_column_is_finished_and_removed_by_the_command(path, capsys):
+    writer, batches = begun(path)
+    for batch in batches[:4]:
+        writer.write(batch, values(batch))
+    writer.close()
+    assert main(["column", path, "t", "--finish"]) == 2
+    assert "tokens without a value" in capsys.readouterr().err
+    assert main(["column", path, "t", "--finish", "--partial"]) == 0
+    assert main(["column", path, "t", "--remove"]) == 0
+    begun(path)
+    assert main(["column", path, "t", "--remove"]) == 0
+    assert not list(Path(path).glob("*column*"))

@@ -81,6 +81,7 @@ TABLES = [
     (table(text=TWO, x=pa.array([1000, 1001], pa.duration("ns"))), "row 1: ", "anosecond"),
     (table(tokens=[[1], [2, None]]), "row 1: ", "found null"),
     (table(tokens=[[1.0]]), "", "found type double"),
+    (pa.table([["a"], ["b"]], names=["text", "text"]), "", "found columns text, text, expected each name once; rename"),
 ]
 
 

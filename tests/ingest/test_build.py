@@ -3,10 +3,10 @@
 import numpy as np
 
 import conceptloader as cl
-from conceptloader.errors import ConfigError
+from conceptloader.ingest.build.plan import default_shard_bytes
+from conceptloader.ingest.records.inputs import Source
 from tests.cli.test_sessions import shown
 from tests.corpora.records import build, content, write_rows
-from tests.raises import raises
 
 KINDS = ("jsonl", "jsonl.gz", "jsonl.zst", "parquet")
 
@@ -43,22 +43,8 @@ def test_workers_do_not_matter(tmp_path):
     assert shown(str(tmp_path / "out1")) == shown(str(tmp_path / "one")) * 4
 
 
-def test_directories_and_moved_inputs_and_a_second_run(tmp_path):
-    found = corpus(10)
-    for place in ("a", "b"):
-        (tmp_path / place / "deep").mkdir(parents=True)
-        write_rows(tmp_path / place / "2.jsonl", found[5:])
-        write_rows(tmp_path / place / "deep" / "3.jsonl", found)
-        write_rows(tmp_path / place / "1.jsonl", found[:5])
-        (tmp_path / place / "notes.txt").write_text("not data")
-        build([tmp_path / place], tmp_path / f"out-{place}")
-    assert content(tmp_path / "out-a") == content(tmp_path / "out-b")
-    with cl.open_dataset(tmp_path / "out-a") as ds:
-        assert [ds.document_id(k) for k in range(20)] == [row["id"] for row in found * 2]
-    before = content(tmp_path / "out-b")
-    assert build([tmp_path / "b"], tmp_path / "out-b").kept_shards == 1
-    others = {"no_eos": True}, {"vocabulary": {"concepts": ["animal", "other"]}}
-    for more in others:
-        with raises(ConfigError, found="a complete dataset of other", fix="nothing was changed"):
-            build([tmp_path / "b"], tmp_path / "out-b", **more)
-    assert content(tmp_path / "out-b") == before
+def test_shards_of_a_large_corpus():
+    """About 64 of them; the sizes are rounded up, so that there is no small one more."""
+    for sizes, wanted in (([1], 64 << 20), ([4 << 30, 1], (64 << 20) + 1), ([1 << 60], 16 << 30)):
+        made = [Source(path="x", name="x", compression=None, row_groups=None, size=n, sample="") for n in sizes]
+        assert default_shard_bytes(made) == wanted

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -18,7 +16,6 @@ from conceptloader.ingest.records.inputs import find_sources
 from tests.corpora.records import write_rows
 
 DOCUMENTS = 6000
-Change = Callable[[Path], None]
 
 
 def write(path, word="word"):

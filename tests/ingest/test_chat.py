@@ -10,14 +10,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 import conceptloader as cl
 from conceptloader.cli import main
-from conceptloader.errors import ConfigError, InputError
-from conceptloader.ingest.records.chat import MADE, ChatParser, ChatRules, load_rules
+from conceptloader.ingest.records.chat import MADE, ChatParser, ChatRules
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.special_tokens import SpecialTokens
 from conceptloader.ingest.records.tokenizer import FileTokenizer
 from tests.corpora.records import write_rows
 from tests.corpora.tokenizers import byte_level
-from tests.raises import raises
 
 CHATML = (
     "{% if tools %}<|im_start|>tools\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
@@ -47,14 +45,8 @@ def tokenizer():
     return FileTokenizer(made.to_str().encode(), "tokenizer", "<|im_end|>")
 
 
-def parser(tokenizer, template=CHATML, rule="error", **rules):
-    columns = Columns(**MADE, ignored=[f"messages.{name}" for name in ("loss_weight", "note")])
-    return ChatParser(ChatRules(template=template, specials={}, **rules), SpecialTokens(tokenizer, rule), columns)
-
-
 def parsed(using, *records):
     batch = using.parse([json.dumps(record).encode() for record in records])
-    assert batch.tokens is not None
     borders = batch.tokens.offsets.tolist()
     mask = batch.fields["loss_mask"]
     return [
@@ -66,29 +58,6 @@ def parsed(using, *records):
 USER, ANSWER = TALK[1], TALK[2]
 
 
-def test_templates_that_cannot_be_used_are_refused_before_the_build(tmp_path):
-    def rules(content):
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
-        return load_rules(str(tmp_path))
-
-    with raises(ConfigError, found="no chat template"):
-        rules({})
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "x"}))
-    with raises(ConfigError, "--max-tokens", "12", "a multiple of 8"):
-        load_rules(str(tmp_path), max_tokens=12, multiple=8)
-    with raises(ConfigError, found="bos_token in the template"):
-        rules({"chat_template": "{{ bos_token }}"})
-    found = rules(
-        {"chat_template": [{"name": "default", "template": "{{ bos_token }}"}], "bos_token": {"content": "<s>"}}
-    )
-    assert (found.template, found.specials) == ("{{ bos_token }}", {"bos_token": "<s>"})
-    (tmp_path / "tokenizer_config.json").write_text("{")
-    with raises(InputError, str(tmp_path)):
-        load_rules(str(tmp_path))
-    with raises(InputError, "--chat", "no template that can be read"):
-        load_rules("bytes", str(tmp_path / "none.jinja"))
-
-
 def build(*arguments):
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
@@ -96,14 +65,20 @@ def build(*arguments):
     return json.loads(output.getvalue())
 
 
+def model(tmp_path, tokenizer, template):
+    """A folder of both."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_bytes(tokenizer.definition)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template, "eos_token": "<|im_end|>"}))
+    return folder
+
+
 def test_from_conversations_to_packs(tmp_path, tokenizer):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "tokenizer.json").write_bytes(tokenizer.definition or b"")
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML, "eos_token": "<|im_end|>"}))
+    folder = model(tmp_path, tokenizer, CHATML)
     rows = [
         {"id": str(k), "messages": [USER, {"role": "assistant", "content": "cat " * (k % 7 + 1)}] * (1 + k % 3)}
         for k in range(40)
@@ -131,27 +106,6 @@ def test_from_conversations_to_packs(tmp_path, tokenizer):
     assert sorted(trained) == sorted(everything["tokens"][everything["loss_mask"] == 1].tolist())
 
 
-def model(tmp_path, *names, **config):
-    """A folder with special tokens of these names too."""
-    made = byte_level()
-    made.add_special_tokens([AddedToken(name, special=True) for name in ("<|im_start|>", "<|im_end|>", *names)])
-    folder = tmp_path / "model"
-    folder.mkdir(exist_ok=True)
-    (folder / "tokenizer.json").write_text(made.to_str())
-    given = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": CHATML, **config}
-    (folder / "tokenizer_config.json").write_text(json.dumps(given))
-    return folder
-
-
-def write(path, *records):
-    return write_rows(path, records)
-
-
-def tokens_of(path):
-    with cl.open_dataset(path) as ds:
-        return ds.tokens(0, ds.num_tokens).tolist()
-
-
 SHAPES = {
     "chatml": CHATML,
     "marked": MARKED,
@@ -167,7 +121,7 @@ SHAPES = {
 def test_tokens_and_masks_are_those_of_apply_chat_template(tokenizer, shape):
     """And without marks what each answer adds, as TRL has it, where its prompt ends with a token."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: Python 3.10 has none")
-    made = Tokenizer.from_str((tokenizer.definition or b"").decode())
+    made = Tokenizer.from_str(tokenizer.definition.decode())
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>")
     rules = ChatRules(template=SHAPES[shape], specials={"eos_token": "<|im_end|>"})
     using = ChatParser(rules, SpecialTokens(tokenizer, "error"), Columns(**MADE))
@@ -188,11 +142,11 @@ def test_tokens_and_masks_are_those_of_apply_chat_template(tokenizer, shape):
 GOOD = {"role": "assistant", "content": "good"}
 
 
-def test_null_is_no_value_in_any_format(tmp_path):
+def test_null_is_no_value_in_any_format(tmp_path, tokenizer):
     """Of one Dataset, in each format that datasets itself writes, and of the rows that it was made of."""
     datasets = pytest.importorskip("datasets", reason="datasets is not installed: `make test-trainers` has it")
     shown = CHATML.replace("{{ m.content }}", "{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}")
-    folder = model(tmp_path, eos_token="<|im_end|>", chat_template=shown)
+    folder = model(tmp_path, tokenizer, shown)
     rows = [
         {"messages": [USER, {**GOOD, "tool_calls": [{"name": "f", "arguments": arguments}]}]}
         for arguments in ({"city": "Z", "limit": None}, {"n": 1})
@@ -202,10 +156,11 @@ def test_null_is_no_value_in_any_format(tmp_path):
     made.to_json(tmp_path / "rows.jsonl")
     found = []
     for number, path in enumerate(
-        [write(tmp_path / "in.jsonl", *rows), tmp_path / "rows.parquet", tmp_path / "rows.jsonl"]
+        [write_rows(tmp_path / "in.jsonl", rows), tmp_path / "rows.parquet", tmp_path / "rows.jsonl"]
     ):
         build(path, "--out", tmp_path / str(number), "--tokenizer", folder, "--chat")
-        found.append(tokens_of(tmp_path / str(number)))
+        with cl.open_dataset(tmp_path / str(number)) as ds:
+            found.append(ds.tokens(0, ds.num_tokens).tolist())
     assert found == [found[0]] * 3
 
 
@@ -219,7 +174,8 @@ def test_a_token_over_the_beginning_of_an_answer_is_of_the_prompt(tokenizer):
     for begin, end in (("", ""), ("{% generation %}", "{% endgeneration %}")):
         template = "{% for m in messages %}{% if m.role == 'user' %}a{{ '\\n' }}{% else %}" + begin
         template += "{{ m.content }}" + end + "{{ '!' }}{% endif %}{% endfor %}"
-        using = parser(FileTokenizer(made.to_str().encode(), "tokenizer", None), template)
+        bare = SpecialTokens(FileTokenizer(made.to_str().encode(), "tokenizer", None), "error")
+        using = ChatParser(ChatRules(template=template, specials={}), bare, Columns(**MADE))
         assert parsed(using, {"messages": [USER, {"role": "assistant", "content": "\na"}]}) == [
             ("", [2, 1, 4], [0, 0, 1])
         ]

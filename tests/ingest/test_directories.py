@@ -1,7 +1,6 @@
 """Folders: all files of one kind below one, or a refusal that says which line to type; and faulty files."""
 
 import base64
-import gzip
 import json
 
 import pyarrow as pa
@@ -94,29 +93,6 @@ def test_a_part_of_a_table_and_a_repository_with_configs_are_refused(tmp_path):
     assert texts(tmp_path / "hub" / "en") == ["en/a.jsonl"]
 
 
-OTHERS = {
-    **dict.fromkeys(["a.tar", "a.tar.gz", "a.jsonl.xz", "a.txt", "A.ZIP", "a.feather"], "unpack"),
-    **dict.fromkeys(["a.csv", "A.TSV.GZ"], "duckdb -c"),
-    "a.arrow": "datasets.Dataset.from_file",
-}
-
-
-@pytest.mark.parametrize(("name", "fix"), OTHERS.items())
-def test_other_files_are_refused_by_name(tmp_path, name, fix):
-    (tmp_path / name).write_text("x")
-    with raises(ConfigError, name, "an unknown file name", fix=fix):
-        find_sources([tmp_path / name])
-
-
-def test_endings_in_any_case(tmp_path):
-    table = pa.table({"text": ["a,b"]})
-    for name in ("A.PARQUET", "b.parq"):
-        pq.write_table(table, tmp_path / name)
-    (tmp_path / "E.NDJSON.GZ").write_bytes(gzip.compress(b'{"text": "a,b"}\n'))
-    (tmp_path / "f.Jsonl").write_text('{"text": "a,b"}\n')
-    assert [texts(path) for path in tmp_path.iterdir()] == [["a,b"]] * 4
-
-
 def test_corrupt_pages_of_parquet(tmp_path):
     path = tmp_path / "a.parquet"
     table = pa.table({"text": ["a" * 20, "b" * 20]})
@@ -151,17 +127,6 @@ def test_encrypted_columns_of_parquet(tmp_path, plain):
         file.write_table(table)
     with raises(InputError, "a.parquet", "crypt"):
         find_sources([tmp_path / "a.parquet"])
-
-
-def test_zeros_behind_a_member(tmp_path):
-    member = gzip.compress(b'{"text": "a"}\n')
-    path = tmp_path / "a.jsonl.gz"
-    path.write_bytes(member + bytes(200_000) + member + bytes(9))
-    assert texts(path) == ["a", "a"]
-    for data in (member + bytes(9) + b"x", bytes(9) + member, bytes(9)):
-        path.write_bytes(data)
-        with raises(InputError, path, "corrupt or truncated"):
-            texts(path)
 
 
 def test_of_a_repository_the_files_of_a_path_are_fetched(tmp_path, monkeypatch):

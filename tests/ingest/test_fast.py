@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from conceptloader.errors import InputError
 from conceptloader.ingest.records import fast
-from conceptloader.ingest.records.fast import HARD, PATTERNS, Fast, fast_of
+from conceptloader.ingest.records.fast import HARD, PATTERNS, fast_of
 
 TEXTS = [path.read_text() for path in sorted(Path(fast.__file__).parent.glob("*.py"))]
 SPECIAL = ["<|endoftext|>", "<|im_end|>"]
@@ -63,7 +63,6 @@ KINDS = {
 def test_ids_are_equal(kind, monkeypatch):
     tokenizer = KINDS[kind]()
     made = fast_of(tokenizer, kind)
-    assert isinstance(made, Fast), made
     monkeypatch.setattr(fast, "RENEWED", 20_000)
     draw = random.Random(kind)
     texts = [*HARD, *TEXTS, *("".join(draw.choices(POOL, k=draw.randint(1, 80))) for _ in range(3000))]
@@ -87,7 +86,6 @@ def test_characters_that_a_table_of_unicode_lacks(kind):
         trainers.BpeTrainer(vocab_size=2000, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()),
     )
     made = fast_of(tokenizer, kind)
-    assert isinstance(made, Fast), made
     draw = random.Random(1)
     texts = ["plain"] * 40 + ["".join(draw.choices([*"! a1\u00e9", *NEW], k=9)) for _ in range(500)]
     for text, ids in zip(texts, made.encode(texts), strict=True):
@@ -103,10 +101,8 @@ def test_what_gigatoken_cannot_encode_is_encoded_by_tokenizers(monkeypatch):
     lacking.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     lacking.train_from_iterator(["the rain in spain " * 5], trainers.BpeTrainer(vocab_size=60))
     found = fast_of(lacking, "t")
-    assert isinstance(found, str)
     assert found.startswith("gigatoken ")
     made = fast_of(levels(), "t")
-    assert isinstance(made, Fast)
     good = made._fast
 
     class Wrong:
@@ -142,7 +138,6 @@ def single_word():
 )
 def test_what_nobody_has_compared_is_not_used(tokenizer, why):
     found = fast_of(tokenizer(), "t")
-    assert isinstance(found, str)
     assert why in found
 
 
@@ -156,7 +151,6 @@ def test_another_version_is_not_used(monkeypatch):
 @pytest.mark.parametrize("at", [0, 31, 2000])
 def test_a_difference_ends_it_with_both_ids(at):
     made = fast_of(levels(), "t")
-    assert isinstance(made, Fast)
     texts = ["plain words"] * at + ["differs here"] + ["plain words"] * 10
     good = made._fast
 
@@ -174,5 +168,4 @@ def test_a_difference_ends_it_with_both_ids(at):
 def test_a_difference_of_a_hard_text_is_found_at_load(monkeypatch):
     monkeypatch.setattr(fast, "unproven", lambda definition: "")
     found = fast_of(single_word(), "t")
-    assert isinstance(found, str)
     assert "gigatoken gives other ids" in found

@@ -1,5 +1,6 @@
 """Options in Python: each wrong kind of value is an error that names the option; one path is one path everywhere."""
 
+import ast
 import subprocess
 from pathlib import Path
 
@@ -9,19 +10,33 @@ import pytest
 import conceptloader as cl
 from tests.corpora.records import write_rows
 
-BUILD = {
-    "no_eos": ["no", "false", 0], "chat": ["yes"], "metadata_column": ["url"], "ignore_column": ["url", None, {"url"}],
-    "levels": [0, "3", 2.0, True, 10**6], "max_unaligned_spans": ["0.5", 2], "shard_input_bytes": ["1M", 0, 1.5],
-    "vocabulary": [None, "v.txt", ["a"], {"concepts": {"a": 1}}, {"concepts": ["a", 1]}],
-    "number": [["q:f4"], {"q": 5}],
-    "column": [None, ["id=id"]], "tokenizer": [5], "align": ["x"], "special_tokens": ["ctl"],
-    "mode": ["Document"], "workers": ["2", -1, 0], "task": [3, (2, 2), (0, 0), (-1, 2), ("0", 2)],
-}  # fmt: skip
-ANNOTATE = {
-    "track": [5], "parameters": ['{"dtype": "f4"}'], "column": [["start=start"]], "sort_memory": ["96M"],
-    "vocabulary": [{"t": "v.txt"}, {"t": ["a"]}, 5], "codec": ["foo"],
-}  # fmt: skip
-ADOPT = {"document_end": ["0", 1.0], "dtype": [">u2", "f4"], "ignore_loss_mask": ["x"]}
+WRONG = """
+build no_eos ["no", "false", 0]
+build chat ["yes"]
+build metadata_column ["url"]
+build ignore_column ["url", None, {"url"}]
+build levels [0, "3", 2.0, True, 1000000]
+build max_unaligned_spans ["0.5", 2]
+build shard_input_bytes ["1M", 0, 1.5]
+build vocabulary [None, "v.txt", ["a"], {"concepts": {"a": 1}}, {"concepts": ["a", 1]}]
+build number [["q:f4"], {"q": 5}]
+build column [None, ["id=id"]]
+build tokenizer [5]
+build align ["x"]
+build special_tokens ["ctl"]
+build mode ["Document"]
+build workers ["2", -1, 0]
+build task [3, (2, 2), (0, 0), (-1, 2), ("0", 2)]
+annotate track [5]
+annotate parameters ['{"dtype": "f4"}']
+annotate column [["start=start"]]
+annotate sort_memory ["96M"]
+annotate vocabulary [{"t": "v.txt"}, {"t": ["a"]}, 5]
+annotate codec ["foo"]
+adopt document_end ["0", 1.0]
+adopt dtype [">u2", "f4"]
+adopt ignore_loss_mask ["x"]
+"""
 
 
 @pytest.fixture
@@ -33,33 +48,22 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def refused(option, call):
-    with pytest.raises(cl.errors.ConfigError) as error:
-        call()
-    assert error.value.path.startswith(option), error.value
-    assert error.value.expected
-    assert error.value.fix
-
-
-@pytest.mark.parametrize(("option", "value"), [(name, value) for name, values in BUILD.items() for value in values])
-def test_build_refuses(folder, option, value):
-    refused(option, lambda: cl.build("in.jsonl", "out", **{"tokenizer": "bytes", option: value}))
-    assert not (folder / "out").exists()
-
-
-def test_annotate_refuses(folder):
+@pytest.mark.parametrize("row", WRONG.strip().splitlines())
+def test_each_wrong_kind_of_value_is_refused(folder, row):
+    name, option, values = row.split(" ", 2)
     cl.build("in.jsonl", "ds", tokenizer="bytes")
-    for option, values in ANNOTATE.items():
-        for value in values:
-            refused(
-                option, lambda given={option: value}: cl.annotate("ds", "rows.jsonl", "o", **{"track": "t"} | given)
-            )
-
-
-def test_adopt_refuses(folder):
-    for option, values in ADOPT.items():
-        for value in values:
-            refused(option, lambda given={option: value}: cl.adopt("p.npy", "o", **{"dtype": "u2"} | given))
+    for value in ast.literal_eval(values):
+        right, given = {
+            "build": (["in.jsonl", "out"], {"tokenizer": "bytes"}),
+            "annotate": (["ds", "rows.jsonl", "out"], {"track": "t"}),
+            "adopt": (["p.npy", "out"], {"dtype": "u2"}),
+        }[name]
+        with pytest.raises(cl.errors.ConfigError) as error:
+            getattr(cl, name)(*right, **{**given, option: value})
+        assert error.value.path.startswith(option), error.value
+        assert error.value.expected
+        assert error.value.fix
+        assert not (folder / "out").exists()
 
 
 def test_one_path(folder):

@@ -3,7 +3,6 @@
 import json
 import unicodedata
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +22,6 @@ WIDTH = {
 }  # fmt: skip
 PIECES = ["red", " ", "the", "cat", "\n", "größe", "😀", "e\u0301", "日本", "\u3000", "x"]
 TRACKS = {"concepts": ("spans", NAMES), "topic": ("spans_topic", None)}
-Row = dict[str, Any]
 
 
 @st.composite
@@ -109,7 +107,6 @@ def read(row, setup):
         borders = [*range(len(tokens) + 1)]
     else:
         need(is_text(text))
-        assert isinstance(text, str)
         letters = [(one, [k]) for k, letter in enumerate(text) for one in letter.encode()]
         tokens = letters if setup["family"] == "bytes" else characters_of(setup["family"], text)
         weights, borders = [0] * len(tokens), [0, *accumulate(map(WIDTH[unit], text))]

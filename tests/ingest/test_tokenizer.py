@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import processors
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
@@ -14,39 +13,27 @@ from conceptloader.ingest.align.spans import place
 from conceptloader.ingest.records.batch import BadRow, Ragged, RawSpans, RowBatch
 from conceptloader.ingest.records.tokenizer import kept_tokenizer, load_tokenizer
 from tests.corpora.records import write_rows
+from tests.corpora.tokenizers import END, byte_level, unigram
 from tests.raises import raises
-
-TEXTS = ["the cat sat on the mat", "größer 😀 größe", "  two  spaces\n\n", "", "e\u0301 é"]
-
-
-def train(special=None):
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<|endoftext|>"] if special is None else special,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(TEXTS * 5, trainer)
-    return tokenizer
 
 
 @pytest.fixture
 def folder(tmp_path):
-    train().save(str(tmp_path / "tokenizer.json"))
+    byte_level().save(str(tmp_path / "tokenizer.json"))
     return tmp_path
 
 
 def test_truncation_padding_and_template_are_off(folder):
     """Many add a token in front, which would stand before each document of a stream, and belong to no character."""
-    library = train(["<s>", "<|endoftext|>"])
+    library = byte_level()
+    library.add_special_tokens(["<s>"])
     text = "the cat sat on the mat, and sat"
     plain = library.encode(text).ids
     library.enable_truncation(2)
     library.enable_padding(length=50)
-    library.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    library.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", library.token_to_id("<s>"))]
+    )
     library.save(str(folder / "tokenizer.json"))
     tokens, _ = load_tokenizer(str(folder)).encode([text, ""], [True, False])
     assert tokens.values.tolist() == plain
@@ -56,16 +43,20 @@ def test_truncation_padding_and_template_are_off(folder):
 
 def test_eos_that_is_not_sure(folder):
     """What --eos gives is in tests/cli/sessions/tokenizers.txt."""
-    train(["</s>", "<eos>"]).save(str(folder / "tokenizer.json"))
+    two, none = byte_level(), unigram("never").to_str().replace(END, "<end>")
+    two.add_special_tokens(["</s>", "<eos>"])
+    two.save(str(folder / "tokenizer.json"))
     with raises(ConfigError, fix="--eos"):
         load_tokenizer(str(folder))
-    train([]).save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer.json").write_text(none)
     assert load_tokenizer(str(folder)).eos_id is None
 
 
 def test_the_kept_copy_is_verified_and_goes_along(folder):
     """Its name says what is in it. It is no hidden file, which `cp dataset/*` would leave out."""
-    cl.build(write_rows(folder / "in.jsonl", [{"id": "a", "text": TEXTS[0]}]), folder / "out", tokenizer=str(folder))
+    cl.build(
+        write_rows(folder / "in.jsonl", [{"id": "a", "text": "the red cat"}]), folder / "out", tokenizer=str(folder)
+    )
     rows = write_rows(folder / "rows.jsonl", [{"id": "a", "start": 0, "end": 3, "concepts": [1]}])
     cl.annotate(folder / "out", [rows], folder / "again", track="new", span_unit="token")
     cl.concat([folder / "out", folder / "out"], folder / "twice")

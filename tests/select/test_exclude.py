@@ -2,10 +2,7 @@
 are without them is what tests/oracle and trace/test_answers.py compare."""
 
 import dataclasses
-import re
-import shutil
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,15 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import conceptloader as cl
-from conceptloader.cli import main
 from conceptloader.config.mask import NEVER, Mask
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.runlog import History
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, open_run
-from conceptloader.trace.subset import SubsetOptions, make_ranges, make_subsets
-from tests.corpora.small import written
-from tests.raises import cells, raises
+from conceptloader.trace.subset import SubsetOptions, _quoted, make_ranges, make_subsets
+from tests.raises import cells
 
 SEQ_LEN = 24
 EXCLUDE = [
@@ -118,15 +113,6 @@ def test_entries_that_mean_nothing(folder, entry, problem):
         cl.open_blend(config(folder, [entry]))
 
 
-def test_ids_that_no_dataset_has_are_said(folder, caplog):
-    ids = ["web-3", "nobody", "books-2", "nobody", "no one"]
-    some = [{"at": 9, "ids": ids}, {"at": 9, "dataset": "web", "ids": ids[:1]}]
-    excluded = cl.open_blend(config(folder, some)).excluded
-    assert set(excluded) == {"books", "web"}
-    (record,) = caplog.records
-    assert "exclude[0]: found no document for 2 ids in books, code, web, such as 'nobody'" in record.getMessage()
-
-
 RANGES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=8)
 
 
@@ -142,79 +128,7 @@ def test_where_several_hold_the_earliest_counts(ranges, asked):
     assert (found.stop[:-1] <= found.start[1:]).all()
 
 
-def again(error, file):
-    """What the error says: the ranges in a new file, which leaves those that a run has read by; and that one taken."""
-    (line,) = re.findall(r"run `conceptloader (.*)` and name that file", error.value.fix or "")
-    before = file.read_bytes()
-    words = subprocess.check_output(["bash", "-c", f"printf '%s\\0' {line}"], text=True).split("\0")[:-1]
-    assert main(words) == 0
-    assert file.read_bytes() == before
-    Path(f"{file}.new").replace(file)
-
-
-def test_ranges_are_those_of_the_dataset_as_it_is(tmp_path):
-    """A list of another dataset, of earlier tracks or that was cut is refused, with the line that writes it again."""
-    ds, file = tmp_path / "ds", tmp_path / "its ranges.txt"
-
-    def write(token, end):
-        spans = [(2, end, [1])], [(0, 3, [1])]
-        documents = [([token] * 10, {"concepts": some}, name) for some, name in zip(spans, "ab", strict=True)]
-        shutil.rmtree(ds, ignore_errors=True)
-        written(ds, documents, tracks={"concepts": {}})
-
-    write(5, 6)
-    assert main(["subset", str(ds), "--spans", "1 in concepts", "--ranges", str(file)]) == 0
-    lines = file.read_text().splitlines()
-    assert lines[2:] == ["2 6", "10 13"]
-    entry = {"dataset": "a", "token_file": str(file), "at": 0}
-    given = {"seq_len": 4, "datasets": {"a": {"path": str(ds)}}, "exclude": [entry]}
-
-    def ranges():
-        return cl.open_blend(given).excluded["a"].samples.ranges(0)
-
-    assert ranges() == [(2, 6), (10, 13)]
-    for kept in (lines[:-1], [*lines, "15 16"], [*lines[:2], "2 6", "11 13"], [lines[0][:-1] + "_", *lines[1:]]):
-        file.write_text("\n".join(kept))
-        with raises(ConfigError, str(file), "ranges of") as error:
-            ranges()
-    again(error, file)
-    assert file.read_text().splitlines() == lines
-    write(5, 7)
-    with raises(ConfigError, str(file), "its tracks") as error:
-        ranges()
-    again(error, file)
-    assert ranges() == [(2, 7), (10, 13)]
-    for wrong in ("", "# none", f"\n{file.read_text()}"):
-        (tmp_path / "wrong.txt").write_text(wrong)
-        with raises(ConfigError, "wrong.txt"):
-            cl.open_blend({**given, "exclude": [{**entry, "token_file": str(tmp_path / "wrong.txt")}]})
-    with raises(ConfigError, "exclude[0]"):
-        cl.open_blend({**given, "exclude": [{"dataset": "a", "ids": [], "at": 0}]})
-    some = ["--where", "id = 'a' -- a comment\n or id = 'b'", "--root", str(tmp_path)]
-    file.unlink()
-    assert main(["subset", str(ds), *some, "--ranges", str(file)]) == 0
-    kept = file.read_text()
-    file.write_text(kept.replace("0 20", "0 19"))
-    with raises(ConfigError, str(file)) as error:
-        ranges()
-    again(error, file)
-    assert file.read_text() == kept
-    assert kept.splitlines()[2:] == ["0 20"]
-    write(7, 7)
-    with raises(ConfigError, str(file), "of the dataset"):
-        ranges()
-    file.write_text("\n".join(lines[2:]))  # a list of one's own
-    assert ranges() == [(2, 6), (10, 13)]
-    with raises(ConfigError, str(file), "another file"):
-        make_ranges(ds, file, SubsetOptions(where="true"))
-    with raises(ConfigError, "by"):
-        make_ranges(ds, tmp_path / "new", SubsetOptions(by="id"))
-
-
-def test_ids_in_a_file_may_hold_separators_of_lines(tmp_path):
-    ids = ["a", "b\u2028c", "d\x85e", "f\x0cg"]
-    written(tmp_path / "ds", [(range(10), {}, one) for one in ids])
-    (tmp_path / "ids.txt").write_text("\ufeff" + "".join(f"{one}\r\n" for one in ids[1:]), encoding="utf-8", newline="")
-    entry = {"seq_len": 4, "datasets": {"a": {"path": "ds"}}, "exclude": [{"at": 0, "file": "ids.txt"}]}
-    blend = cl.open_blend(cl.load_config(entry, base_dir=tmp_path))
-    assert blend.excluded["a"].mask.ranges(0) == [(10, 40)]
+@pytest.mark.parametrize("text", ["id = 'a' -- a comment\n or id = 'b'", r"id like '\n%'", "true"])
+def test_options_of_a_list_are_quoted_for_a_shell_on_one_line(text):
+    assert "\n" not in _quoted(text)
+    assert subprocess.check_output(["bash", "-c", f"printf %s {_quoted(text)}"], text=True) == text

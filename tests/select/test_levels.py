@@ -18,7 +18,7 @@ from conceptloader.trace import Run, locate_where, query, trace_sample
 from conceptloader.trace.index import build_index
 from conceptloader.trace.ranges import whole
 from conceptloader.trace.viewer.windows import Reader
-from tests.corpora.records import build, write_rows
+from tests.corpora.records import build
 from tests.raises import raises
 
 NAMES = ["ORG", "PERSON", "PLACE"]
@@ -110,39 +110,6 @@ def test_a_user_names_the_track(nested):
         assert (read.start.tolist(), read.end.tolist()) == (spans.start.tolist(), spans.end.tolist())
     with raises(cl.errors.ConfigError, found="concepts_level2"):
         cl.open_blend({**nested.config, "tracks": {"concepts_level2": {}}})
-
-
-def test_names_alone_make_no_levels(tmp_path):
-    rows = [{"id": "a", "text": "hello", "quality": 0.5, "quality_level2": 0.25}]
-    write_rows(tmp_path / "rows.jsonl", rows)
-    numbers = {"quality": "f4", "quality_level2": "f4"}
-    cl.build(tmp_path / "rows.jsonl", tmp_path / "ds", tokenizer="bytes", number=numbers)
-    cl.concat([tmp_path / "ds", tmp_path / "ds"], tmp_path / "twice")
-    for path in ("ds", "twice"):
-        with cl.open_dataset(tmp_path / path) as dataset:
-            assert sorted(dataset.tracks) == ["quality", "quality_level2"]
-            assert [one.tolist() for one in dataset.spans("quality", 0, 6).decode()] == [[0.5]]
-
-
-def test_a_track_called_as_a_level_of_another(tmp_path):
-    spans = [{"start": 0, "end": 2, "concepts": ["ORG"]}]
-    write_rows(tmp_path / "rows.jsonl", [{"id": "a", "text": "hello", "concepts": spans, "concepts_level2": spans}])
-    columns = {f"spans_{name}": name for name in ("concepts", "concepts_level2")}
-    with raises(cl.errors.ConfigError, "tracks", "concepts_level2", fix="--column"):
-        cl.build(tmp_path / "rows.jsonl", tmp_path / "ds", tokenizer="bytes", column=columns, overlap="levels")
-
-
-def test_levels_of_one_dataset_are_no_track_of_another(nested, tmp_path):
-    names = ["concepts", "concepts_level2"]
-    write_rows(tmp_path / "rows.jsonl", [{"id": "a", "text": "hello", **{f"spans_{name}": [] for name in names}}])
-    vocabularies = dict.fromkeys(names, NAMES)
-    columns = {f"spans_{name}": f"spans_{name}" for name in names}
-    cl.build(tmp_path / "rows.jsonl", tmp_path / "ds", tokenizer="bytes", column=columns, vocabulary=vocabularies)
-    with raises(cl.errors.ConfigError, "concat: track", "concepts_level2"):
-        cl.concat([nested.path, tmp_path / "ds"], tmp_path / "both", ["/"])
-    cl.concat([nested.path, nested.path], tmp_path / "twice", ["/"])
-    with cl.open_dataset(tmp_path / "twice", ["/"]) as dataset:
-        assert list(dataset.tracks) == ["concepts"]
 
 
 @pytest.mark.parametrize("layout", ["padded", "ragged"])

@@ -1,4 +1,5 @@
-"""Expressions against a walk through every document and token: of columns, concepts, scores, of several tracks."""
+"""Expressions against a walk through every document: of columns, concepts, scores, of several tracks. Those of tokens
+are drawn in tests/trace/test_answers.py."""
 
 import itertools
 import re
@@ -14,10 +15,9 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
-from conceptloader.trace.concepts import Columns, Expression, ids_of
 from conceptloader.trace.index import build_index
 from conceptloader.trace.subset import SubsetOptions, make_subsets
-from tests.trace.walk import OPERATORS
+from tests.trace.walk import OPERATORS, join, no
 
 COUNT = 60
 NAMES = ["law", "red wine", "not", "7"]
@@ -108,22 +108,6 @@ def null(name):
     return of(f"{name} is null", name, bool)[0], lambda row, _: row.get(name) is None
 
 
-def no(one):
-    def holds(row, spans):
-        found = one[1](row, spans)
-        return None if found is None else not found
-
-    return f"not ({one[0]})", holds
-
-
-def join(one, word, two):
-    def holds(row, spans):
-        found, decides = (one[1](row, spans), two[1](row, spans)), word == "or"
-        return decides if decides in found else None if None in found else not decides
-
-    return f"({one[0]}) {word} ({two[0]})", holds
-
-
 def compare(name, op, value):
     return of(f"{name} {op} {value}", name, lambda found: bool(OPERATORS[op](found, value)))
 
@@ -195,28 +179,3 @@ def test_documents(dataset, asked):
         unsure = SubsetOptions(where=f"({text}) or document = 1", tables=ask.tables)
         unknown = [k for k, one in enumerate(expected) if one is None and k != 1]
         assert make_subsets(dataset.path, f"{folder}/more", unsure).unknown == len(unknown)
-
-
-@settings(max_examples=30)
-@given(expressions(CONCEPTS), st.sampled_from([40, 1 << 20]))
-def test_tokens(dataset, asked, chunk):
-    text, holds = asked
-    expected = []
-    for number in range(COUNT):
-        size, found = spans_of(number)
-        for token in range(size):
-            spans = [
-                (track, ids, scores) for track, some in found.items() for a, b, ids, scores in some if a <= token < b
-            ]
-            expected.append(holds({}, spans) is True)
-    expression = Expression(text, dataset.concept_tracks, tokens=True)
-    test = Columns(dataset, expression, ids_of({"": dataset}, expression.concepts)[""])
-    test.chunk = chunk
-    for first, last in ((0, len(expected)), (5, len(expected) - 7)):
-        held = np.zeros(len(expected), bool)
-        start, end = test.tokens(first, last)
-        for a, b in zip(start.tolist(), end.tolist(), strict=True):
-            assert first <= a < b <= last
-            held[a:b] = True
-        assert held[first:last].tolist() == expected[first:last]
-        assert (start[1:] > end[:-1]).all(), "the longest pieces"

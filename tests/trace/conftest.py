@@ -8,7 +8,6 @@ from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run
 
 SEQ_LEN = 16
-NUM_SAMPLES = 400
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import re
-import shlex
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from conceptloader.cli import main
 from conceptloader.loader.torch.loader import make_dataloader
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import locate_documents, locate_where, open_run, trace_step
-from tests.raises import cells
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +37,6 @@ def folder(tmp_path_factory):
             np.savez(folder / f"{number // 2}.{number % 2}.{dp_rank}.npz", **batch)
         loader.close()
     return folder
-
-
-STEP = "trace", "{config}", "--step", "0"
 
 
 def answer(capsys, *args):
@@ -87,38 +81,3 @@ def test_answers_are_those_of_python(folder, capsys):
         (["--where", where, "--limit", 2], first),
     ):
         assert answer(capsys, "locate", *common, "--samples", 48, *words)["seen"] == expected
-
-
-def test_text_for_people(folder, capsys):
-    config, log = str(folder / "run.yaml"), str(folder / "run")
-    expected = {
-        ("trace", config, "--run-log", log, "--sample", "5"): r"sample 5; step 0, micro batch 1, rank 1, slot 0; \w+",
-        ("trace", config, "--sample", "5"): r"sample 5; \w+, window \d+ of epoch 0; tokens .*\n  document \w+-\d",
-        ("locate", config, "--run-log", log, "--document", "web-3"): r"sample  step .*\n +\d+ +\d+ +\d +\d +\d +web ",
-        ("locate", config, "--document", "web-3"): r"sample  step .*\n +\d+  \? +\? +\? +\? +web ",
-    }
-    for command, pattern in expected.items():
-        assert main(list(command)) == 0
-        out, _ = capsys.readouterr()
-        assert re.match(pattern, out), out
-
-
-USAGE = """
-trace '{config}' --step 0 | steps cannot be mapped to samples
-trace --step 0 | found no configuration, expected CONFIG, the YAML file of the run, or its run log
-trace '{config}' --step 0 --run-log '{folder}' | found no start of a run
-trace '{config}' --step 0 --run-log '{folder}/run' --global-batch-size 8 | --global-batch-size and --run-log
-trace '{config}' --step 0 --global-batch-size 8 --dp-size 3 | expected a multiple of
-trace '{config}' --step 0 --run-log '{folder}/run' --dp-size 3 | --dp-size without --global-batch-size
-trace '{config}' --sample 1 --scheme contiguous | --scheme without --global-batch-size
-locate '{config}' --document a --micro-batch-size 2 | --micro-batch-size without --global-batch-size
-locate '{config}' --document nobody | found no 'nobody' in books, web
-"""
-
-
-@pytest.mark.parametrize(("command", "message"), cells(USAGE))
-def test_usage_errors(folder, capsys, command, message):
-    command = shlex.split(command)
-    args = [arg.format(config=folder / "run.yaml", folder=folder) for arg in command]
-    assert main(args) == 2
-    assert message in capsys.readouterr().err

@@ -1,7 +1,6 @@
 """The concept index says what a walk through the track says, whoever wrote it, and refuses to say anything else."""
 
 import contextlib
-import json
 import shutil
 import signal
 import subprocess
@@ -13,7 +12,6 @@ import pyarrow.parquet as parquet
 import pytest
 
 import conceptloader as cl
-from conceptloader.cli import main
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.read import concepts
 from conceptloader.format.read import index as ix
@@ -56,20 +54,29 @@ def bytes_of(directory):
     return {file.name: file.read_bytes() for file in sorted(directory.iterdir()) if file.is_file()}
 
 
-@pytest.mark.parametrize("several_row_groups", [False, True])
-def test_spans_are_those_of_the_track(dataset, several_row_groups, monkeypatch):
-    if several_row_groups:
-        monkeypatch.setattr(concepts, "_CHUNK_TOKENS", 37)
-        monkeypatch.setattr(write, "_ROW_GROUP", 11)
-    for track in ("concepts", "quality"):
-        index, expected = build_index(dataset, track), walked(dataset, track)
-        for concept, wanted in enumerate(expected):
-            start, end = index.spans(concept)
-            assert list(zip(start.tolist(), end.tolist(), strict=True)) == wanted
-        assert index.spans(CONCEPTS + 5)[0].tolist() == []
-        if several_row_groups:
-            file = parquet.ParquetFile(Path(ix.index_directory(str(dataset), track)) / "00000.parquet")
-            assert file.num_row_groups == -(-file.metadata.num_rows // 11) > 3
+@pytest.mark.parametrize("rows", [11, 1 << 20])
+@pytest.mark.parametrize("encoding", ["spans", "dense"])
+@pytest.mark.parametrize("parameters", [{}, {"ids": "u2"}, {"ids": "u2", "scores": "f2"}, {"scores": "f4"}], ids=str)
+def test_spans_are_those_of_the_track(tmp_path, rows, encoding, parameters, monkeypatch):
+    """In several row groups, too."""
+    monkeypatch.setattr(concepts, "_CHUNK_TOKENS", 37)
+    monkeypatch.setattr(write, "_ROW_GROUP", rows)
+
+    def documents(shard):
+        for document in random_documents(30, seed=shard, mean_length=40, tracks={"concepts": CONCEPTS}):
+            spans = document.spans["concepts"]
+            scored = [(a, b, (ids, [0.5] * len(ids))) for a, b, ids in spans]
+            yield document.tokens, {"concepts": scored if "scores" in parameters else spans}
+
+    track = {"encoding": encoding, "parameters": parameters, "vocabulary": [f"c{i}" for i in range(CONCEPTS)]}
+    path = written(tmp_path / "data", documents(0), documents(1), tracks={"concepts": track})
+    index, expected = build_index(path), walked(path, "concepts")
+    assert any(expected)
+    for concept, wanted in enumerate([*expected, []]):
+        start, end = index.spans(concept)
+        assert list(zip(start.tolist(), end.tolist(), strict=True)) == wanted
+    file = parquet.ParquetFile(Path(ix.index_directory(str(path), "concepts")) / "00000.parquet")
+    assert file.num_row_groups == -(-file.metadata.num_rows // rows)
 
 
 def test_the_number_of_workers_and_pieces_changes_no_byte(made, dataset, monkeypatch):
@@ -175,45 +182,3 @@ score(concepts, 'concept-1') > 0.5 | without scores | a track with scores
 def test_expressions_of_nothing(run, asked, found, expected):
     with raises(ConfigError, "where", found, expected):
         list(locate_where(run, asked))
-
-
-def test_the_command(dataset, capsys):
-    config = dataset.parent / "run.yaml"
-    config.write_text(json.dumps({"seq_len": 16, "datasets": {"d": {"path": str(dataset)}}}))
-
-    def answer(*words):
-        assert main([*map(str, words), "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    asked = "locate", config, "--where", "'concept-3' in concepts"
-    expected = answer(*asked)
-    assert answer("index", dataset, "--workers", 1) == {"track": "concepts"}
-    assert answer(*asked) == expected
-    assert answer(*asked[:-1], "'concept-3' in concepts or 'concept-3' in concepts") == expected
-    for wrong in ("12 in concepts", "'concept-1' in concepts and", "'red' in concepts"):
-        assert main(["locate", str(config), "--where", wrong]) == 2
-    assert main(["index", str(dataset), "--track", "red"]) == 2
-    assert "expected" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("encoding", "parameters"),
-    [("spans", {"ids": "u2"}), ("dense", {"ids": "u2", "scores": "f2"}), ("spans", {"scores": "f4"})],
-)
-def test_ids_of_two_bytes_and_ids_with_scores(tmp_path, encoding, parameters):
-    def documents(shard):
-        for document in random_documents(30, seed=shard, mean_length=40, tracks={"concepts": CONCEPTS}):
-            spans = [
-                (a, b, (ids, [0.5] * len(ids)) if "scores" in parameters else ids)
-                for a, b, ids in document.spans["concepts"]
-            ]
-            yield document.tokens, {"concepts": spans}
-
-    track = {"encoding": encoding, "parameters": parameters, "vocabulary": [f"c{i}" for i in range(CONCEPTS)]}
-    path = written(tmp_path / "data", documents(0), documents(1), tracks={"concepts": track})
-    index = build_index(path, "concepts")
-    expected = walked(path, "concepts")
-    assert any(expected)
-    for concept, spans in enumerate(expected):
-        start, end = index.spans(concept)
-        assert list(zip(start.tolist(), end.tolist(), strict=True)) == spans

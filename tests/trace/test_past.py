@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import yaml
@@ -21,7 +20,6 @@ from tests.raises import raises
 from tests.view.reading import tables
 
 BATCH, FIRST, LAST = 8, 6, 10  # steps of the first launch, and of both
-Seen = dict[int, list[Any]]
 
 
 class Life:
@@ -31,7 +29,7 @@ class Life:
     """
 
     def __init__(self, folder):
-        self.folder, self.seen = folder, Seen()
+        self.folder, self.seen = folder, {}
         for k, name in enumerate(("books", "web")):
             write_dataset(folder / name, random_documents(200, seed=k, prefix=name), shards=2)
         self.config = {

@@ -1,20 +1,16 @@
 """Tables that SQL asks: the command, ways out of the database, damage. What is in them: test_answers.py."""
 
-import json
 from itertools import chain, islice
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
-import yaml
 
 import conceptloader as cl
-from conceptloader.cli import main
 from conceptloader.config import open_blend
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.parquet import write_parquet
 from conceptloader.format.spec.manifest import Tokenizer
-from conceptloader.order.progress.runlog import History, RunStart
 from conceptloader.testing import random_documents, write_dataset
 from conceptloader.trace import Run, locate_documents, open_run, query, trace_step
 from conceptloader.trace.tables import read_tables
@@ -27,10 +23,7 @@ def test_concept_ids_without_names_may_have_32_bits(tmp_path):
     tokenizer = Tokenizer(name="t", vocab_size=9, eos_id=0)
     path = written(tmp_path / "d", [document], mode="stream-with-metadata", tokenizer=tokenizer, tracks={"c": {}})
     blend = open_blend({"seq_len": 8, "datasets": {"d": {"path": str(path)}}})
-    start = RunStart(
-        step=0, consumed=0, batch=[[0, 1]], micro_batch_size=1, dp_size=1, scheme="contiguous", seq_len=8, spec="0" * 32
-    )
-    (row,) = query(Run(blend=blend, history=History([start])), "from parts", steps=(0, 1)).to_pylist()
+    (row,) = query(Run(blend=blend), "from parts", samples=1).to_pylist()
     places = "step rank micro_batch row sample dataset epoch window"
     assert " ".join(row) == f"{places} document id start stop inputs source_document c"
     assert row["c"] == [3, 1 << 31, (1 << 32) - 2]
@@ -62,18 +55,8 @@ def test_damaged_tables_are_refused(tmp_path, kind, at):
     data[at + 5 if at > 0 else at] ^= 0x40
     file.write_bytes(data)
     config = {"seq_len": 16, "datasets": {"d": {"path": str(path)}}, "loader": {"verify_files": False}}
-    start = RunStart(
-        step=0,
-        consumed=0,
-        batch=[[0, 50]],
-        micro_batch_size=50,
-        dp_size=1,
-        scheme="contiguous",
-        seq_len=16,
-        spec="0" * 32,
-    )
     with pytest.raises(FormatError):
-        query(Run(blend=open_blend(config), history=History([start])), "from parts", steps=(0, 14))
+        query(Run(blend=open_blend(config)), "from parts", samples=700)
 
 
 OUT = [
@@ -137,40 +120,6 @@ def test_values_of_a_table_are_what_they_are(tmp_path, run):
     found = query(run, text, steps=(0, 1), tables=read_tables([f"t={tmp_path}/a.parquet"]))
     assert [(row["n"], row["x"]) for row in found.to_pylist()] == [((1 << 63) + 2, None), ((1 << 63) + 3, 2)]
     assert str(found["at"][0]) == "2024-01-01 22:00:00+00:00"
-
-
-def test_the_command(tmp_path, capsys):
-    raw = random_documents(40, seed=1)
-    content = {"seq_len": 32, "datasets": {"d": {"path": write_dataset(tmp_path / "d", raw)}}}
-    config = tmp_path / "run.yaml"
-    config.write_text(yaml.safe_dump(content))
-
-    def told(*words, code=0):
-        assert main(["query", str(config), *map(str, words)]) == code
-        captured = capsys.readouterr()
-        return captured.out if code == 0 else captured.err
-
-    run, text = (
-        open_run(config),
-        "select id, tokens, seen / tokens as epochs, concepts, first_step from documents order by id",
-    )
-    rows = query(run, text, samples=40).to_pylist()
-    assert json.loads(told(text, "--samples", 40, "--json")) == {"rows": rows}
-    assert told(text, "--samples", 40, "--parquet", tmp_path / "a.parquet") == f"{tmp_path}/a.parquet: 40 rows\n"
-    assert pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist() == rows
-    header, *lines = told(text, "--samples", 40).splitlines()
-    assert (header.split()[:2], len(lines)) == (["id", "tokens"], 40)
-    assert told("from documents where false", "--samples", 40).split()[:2] == ["dataset", "document"]
-    joined = "select count(*) as n from documents join a using (id) where a.seen > 0"
-    pyarrow.parquet.write_table(pyarrow.table({"id": ["doc-3", "doc-4"], "seen": [1, 0]}), tmp_path / "b.parquet")
-    assert "1" in told(joined, "--samples", 40, "--table", f"a={tmp_path}/b.parquet")
-    (tmp_path / "a.jsonl").write_text('{"id": "doc-3"}')
-    assert "make one of JSON" in told(joined, "--samples", 40, "--table", f"a={tmp_path}/a.jsonl", code=2)
-    sizes = ["--global-batch-size", 8, "--dp-size", 2, "--steps", "2:4"]
-    assert told("select distinct step, rank from samples", *sizes, "--json").count('"rank"') == 4
-    assert "steps cannot be mapped" in told("from samples", "--steps", "2:4", code=2)
-    assert "NAME=FILE" in told("from samples", "--samples", 4, "--table", "a.jsonl", code=2)
-    assert "no such file" in told("from samples", "--samples", 4, "--table", "a=b.parquet", code=2).lower()
 
 
 @pytest.mark.parametrize("rows", [0, 1, 4, 8, 9])

@@ -180,13 +180,6 @@ def test_what_is_refused(folder, capsys):
     assert "--check and --where" in check(capsys, *asked[:2], "--where", "3 in concepts", code=2)
 
 
-def test_a_dataset_that_was_rebuilt(folder, capsys):
-    shutil.rmtree(folder / "web")
-    write_dataset(folder / "web", random_documents(300, seed=9, prefix="web", mean_length=40), shards=2)
-    asked = folder / "run.yaml", "--run-log", folder / "runs", "--documents", folder / "ids.txt"
-    assert "datasets.web.stream_fingerprint" in check(capsys, *asked, code=1)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -155,16 +155,18 @@ def scores(k, op, score):
 
 
 def no(one):
-    def holds(ids):
-        found = one[1](ids)
+    """Of tests as of `carries`, whatever they are given."""
+
+    def holds(*given):
+        found = one[1](*given)
         return None if found is None else not found
 
     return f"not ({one[0]})", holds
 
 
 def join(one, word, two):
-    def holds(ids):
-        found, decides = (one[1](ids), two[1](ids)), word == "or"
+    def holds(*given):
+        found, decides = (one[1](*given), two[1](*given)), word == "or"
         return decides if decides in found else None if None in found else not decides
 
     return f"({one[0]} {word} {two[0]})", holds

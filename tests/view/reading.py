@@ -3,8 +3,6 @@
 import html
 import re
 
-Row = tuple[str, ...]
-
 
 def tables(page):
     """Head and rows of each table under a title, by the first word of the title."""

@@ -97,24 +97,6 @@ def test_windows_and_documents_of_a_dataset(tmp_path, monkeypatch):
     assert shown("--document books-7") == {f"{name}: {stop - start} tokens, of which the first 20 are shown": text[:20]}
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        ("inspect books", 2),
-        ("inspect books --stats", 2),
-        ("trace run.yaml --step 3", 2),
-        ("trace --checkpoint checkpoints", 2),
-        ("inspect books --tokens 0:9 --html nowhere/page.html", 1),
-    ],
-)
-def test_what_no_page_shows(tmp_path, words, code, capsys):
-    html = [] if "--html" in words else ["--html", str(tmp_path / "page.html")]
-    (tmp_path / "page.html").write_text("before")
-    assert main([*words.split(), *html]) == code
-    assert re.search("--html|run log|nowhere", capsys.readouterr().err)
-    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("page.html", "before")]
-
-
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
     """A run whose dataset, concepts, documents and texts are code, in a folder of such a name."""

@@ -50,7 +50,7 @@ class TrainingRun:
     """A run, the same on all of its ranks.
 
     Args:
-        config: Path of a YAML file, or what was read from one.
+        config: Path of a YAML file, what was read from one, a Config, or a Blend.
         entry: What the front end carries out.
         partition: How ranks share a step.
         rule: Batch sizes, counted from sample 0 of the run; None: the trainer has not said them, and no step is known.

@@ -58,7 +58,7 @@ class BaseLoader(Shown, Generic[B]):
     was yielded counts as consumed, on all ranks; prefetched ones do not.
 
     Args:
-        config: Path of a YAML file, or what was read from one.
+        config: Path of a YAML file, what was read from one, a Config, or a Blend.
         dp_rank: This rank among those that read different samples, from 0; by default 0.
         dp_size: How many ranks read different samples; by default 1.
         micro_batch_size: Samples of a batch that is yielded.

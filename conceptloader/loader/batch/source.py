@@ -28,7 +28,7 @@ class SampleSource:
     there. For workers of any start method: it pickles, and it may be used by many threads.
 
     Args:
-        config: Path of a YAML file, or what was read from one.
+        config: Path of a YAML file, what was read from one, a Config, or a Blend.
         num_samples: What len() says; by default the samples of all datasets together.
         allow_changed: Names of differences from the past to accept, in `continue_from`.
     """
@@ -111,7 +111,7 @@ class GrainSource(SampleSource):
     With `state_dict_at` in a checkpoint the run is resumed exactly, at any number of processes.
 
     Args:
-        config: Path of a YAML file, or what was read from one.
+        config: Path of a YAML file, what was read from one, a Config, or a Blend.
         num_samples: End of the run; by default the samples of all datasets together.
         allow_changed: Names of differences from the past to accept, in `continue_from` and in load_state_dict.
 

@@ -6,53 +6,39 @@ operations a token, and 786,432 a token and token of context within its document
 backward.
 """
 
-import struct
 import time
 from itertools import islice, pairwise
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from data import ROOT
-from harness import Report
+from data import ROOT, megatron_files
+from harness import US, Report
 
 import conceptloader as cl
-from conceptloader.cli import main
 from conceptloader.config import open_blend
+from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.loader.batch.open import open_reader
 from conceptloader.order.balance import deal
 
-SEQ_LEN, STEPS = 131_072, 6
+SEQ_LEN, STEPS, STEP = 131_072, 6, 512
+SMALL, RANKS = 8192, 4
 LINEAR, ATTENTION = 4.8e10, 786_432.0
-SHAPES = {
-    "dp 64, accumulation 8": (64, 8, 1),
-    "dp 64, accumulation 8, pp 8": (64, 8, 8),
+SHAPES = {  # ranks, micro batches, stages of a pipeline
+    "dp 64, accumulation 8": (64, 8, 1), "dp 64, accumulation 8, pp 8": (64, 8, 8),
     "dp 16, accumulation 32, pp 8": (16, 32, 8),
-}
-Times = npt.NDArray[np.float64]
+}  # fmt: skip
 
 
-def write(tokens):
-    """A dataset of so many tokens, which are a hole in a file."""
-    ROOT.mkdir(parents=True, exist_ok=True)
-    prefix, path = ROOT / "balance", ROOT / "balance-adopted"
-    if path.exists():
-        return str(path)
-    rng = np.random.default_rng(0)
-    lengths = np.exp(rng.normal(np.log(700), 1.3, tokens // 1000))
-    long = rng.random(len(lengths)) < 0.03
-    lengths[long] = np.exp(rng.normal(np.log(20_000), 1.2, long.sum()))
-    lengths = np.maximum(lengths, 16).astype("<i4")
-    lengths = lengths[: np.searchsorted(np.cumsum(lengths, dtype=np.int64), tokens)]
-    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    with prefix.with_suffix(".idx").open("wb") as file:
-        file.write(struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 8, len(lengths), len(lengths) + 1))
-        for array in (lengths, 2 * starts[:-1], np.arange(len(lengths) + 1)):
-            file.write(array.astype("<i4" if array is lengths else "<i8").tobytes())
-    with prefix.with_suffix(".bin").open("wb") as file:
-        file.truncate(2 * int(starts[-1]))
-    tokenizer = ["--vocab-size", "50000"]
-    assert main(["adopt", str(prefix.with_suffix(".bin")), "--out", str(path), *tokenizer]) == 0
+def written(tokens):
+    """Path of a dataset of so many tokens, which are a hole in a file."""
+    path, prefix = ROOT / "balance", ROOT / "balance-files"
+    if not path.exists():
+        rng = np.random.default_rng(0)
+        long = rng.random(tokens // 1000) < 0.03
+        medians = np.where(long, 20_000, 700)
+        lengths = np.exp(rng.normal(np.log(medians), np.where(long, 1.2, 1.3))).clip(16).astype(np.int64)
+        megatron_files(prefix, lengths[: np.searchsorted(np.cumsum(lengths), tokens)])
+        adopt([prefix], path)
     return str(path)
 
 
@@ -82,36 +68,9 @@ def step_time(costs, stages):
     return float(max(clock.max() for clock in clocks))
 
 
-report = Report("balance")
-config = {
-    "seq_len": SEQ_LEN,
-    "packing": {"bins": 64},
-    "outputs": {"cu_seqlens": True},
-    "datasets": {"web": {"path": write(STEPS * 512 * SEQ_LEN * 5 // 4)}},
-}
-blend = open_blend(config)
-costs_of = open_reader(blend).costs(blend.order)
-began = time.process_time()
-squares = [costs_of(np.arange(k * 512, (k + 1) * 512, dtype=np.uint64)) for k in range(STEPS)]
-report.fact("costs of a step of 512 packs", "CPU of a sample", 1e6 * (time.process_time() - began) / STEPS / 512, "us")
-for name, (ranks, number, stages) in SHAPES.items():
-    ratios = {"as it comes": [], "balanced": []}  # type: dict[str, list[float]]
-    for found in squares:
-        whole = LINEAR * SEQ_LEN + ATTENTION * found
-        ideal = step_time(np.full((ranks, number), whole.mean()), stages)
-        came = whole.reshape(number, ranks).T
-        began = time.process_time()
-        dealt = deal(found.tolist(), 1, ranks)
-        spent = time.process_time() - began
-        ratios["as it comes"].append(step_time(came, stages) / ideal)
-        ratios["balanced"].append(step_time(whole[np.array(dealt)[:, :, 0]], stages) / ideal)
-    for how, values in ratios.items():
-        report.fact(name, how, float(np.mean(values)), "of a step with equal micro batches")
-
-
 def attend(packs):
-    """Seconds of a small layer over packs, each given by the ends of its documents: projections, and attention."""
-    torch.set_num_threads(1)
+    """Seconds of a small layer over packs, each given by where its documents begin and end. Ranks come one after the
+    other in this process, so that they do not take cores from each other."""
     tokens, weights = torch.randn(1, SMALL, 64), torch.randn(64, 64)
     began = time.perf_counter()
     for ends in packs:
@@ -124,23 +83,35 @@ def attend(packs):
     return time.perf_counter() - began
 
 
-# Ranks one after the other in this process, so that they do not take cores from each other.
-SMALL, RANKS, NUMBER = 8192, 4, 4
-loader = cl.batches({**config, "seq_len": SMALL}, micro_batch_size=1)
-worked = {"as it comes": [], "balanced": []}
-for _, step in zip(range(4), iter(lambda: list(islice(loader, RANKS * NUMBER)), []), strict=False):
-    ends = [batch["cu_seqlens"].astype(np.int64) for batch in step]
-    cost = [int((np.diff(one) ** 2).sum()) for one in ends]
-    came = [[[k] for k in range(rank, len(step), RANKS)] for rank in range(RANKS)]
-    for how, ranks in (("as it comes", came), ("balanced", deal(cost, 1, RANKS))):
-        seconds = [attend([ends[one[0]] for one in mine]) for mine in ranks]
-        worked[how].append(max(seconds) / np.mean(seconds))
-for how, values in worked.items():
-    report.fact(
-        "a small attention layer on a CPU, packs of 8,192, dp 4, accumulation 4",
-        how,
-        float(np.mean(values)),
-        "slowest rank over mean",
-    )
-report.fact("dealing a step of 512", "CPU of a sample", 1e6 * spent / 512, "us")
+report = Report("balance")
+path = written(STEPS * STEP * SEQ_LEN * 5 // 4)
+config = {"packing": {"bins": 64}, "outputs": {"cu_seqlens": True}, "datasets": {"web": {"path": path}}}
+blend = open_blend({**config, "seq_len": SEQ_LEN})
+costs_of = open_reader(blend).costs(blend.order)
+steps, spent = [], []
+for k in range(STEPS):
+    began = time.process_time()
+    steps.append(costs_of(np.arange(k * STEP, (k + 1) * STEP, dtype=np.uint64)))
+    spent.append(1e6 * (time.process_time() - began) / STEP)
+report.add("costs of a step of 512 packs, CPU of a sample", "us", {US: spent})
+for name, (ranks, number, stages) in SHAPES.items():
+    ratios = {US: [], "as it comes": []}
+    for costs in steps:
+        whole = LINEAR * SEQ_LEN + ATTENTION * costs
+        ideal = step_time(np.full((ranks, number), whole.mean()), stages)
+        dealt = np.array(deal(costs.tolist(), 1, ranks))[:, :, 0]
+        ratios[US].append(step_time(whole[dealt], stages) / ideal)
+        ratios["as it comes"].append(step_time(whole.reshape(number, ranks).T, stages) / ideal)
+    report.add(f"{name}: a step beside one of equal micro batches", "x", ratios)
+
+torch.set_num_threads(1)
+loader, slowest = iter(cl.batches({**config, "seq_len": SMALL}, micro_batch_size=1)), {US: [], "as it comes": []}
+for _ in range(4):
+    ends = [batch["cu_seqlens"].astype(np.int64) for batch in islice(loader, 4 * RANKS)]
+    costs = [int((np.diff(one) ** 2).sum()) for one in ends]
+    dealt, came = np.array(deal(costs, 1, RANKS))[:, :, 0], np.arange(len(ends)).reshape(-1, RANKS).T
+    for name, share in ((US, dealt), ("as it comes", came)):
+        seconds = [attend([ends[k] for k in mine]) for mine in share]
+        slowest[name].append(max(seconds) / np.mean(seconds))
+report.add("a small attention layer on a CPU, packs of 8,192, dp 4: slowest rank over mean", "x", slowest)
 report.finish()

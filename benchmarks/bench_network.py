@@ -3,15 +3,12 @@
 A process each: samples a second after the first batch. Nothing counts as cached: a page cache's part is not seen.
 """
 
-import importlib.util
 import subprocess
-from pathlib import Path
 
-from data import ROOT, corpus
+from data import HERE, ROOT, corpus, stream_of
 from harness import US, Report, program
 
 BATCH, BATCHES, LATE_US, TIMEOUT_S = 16, 40, 1000, 300
-HERE = Path(__file__).parent
 
 START = """
 import os, time
@@ -40,25 +37,21 @@ print([1e3 * (time.perf_counter() - began) / ({batches} - 1) / {batch}], flush=T
 os._exit(0)
 """
 
-
-report = Report("network")
-bare = Path(corpus("network-bare", tokens=1 << 23, span=0, shards=1))
-spans = corpus("network-spans", tokens=1 << 23, shards=1)
+path = corpus("small-spans", tokens=1 << 23)
 library = ROOT / "late_reads.so"
 subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, HERE / "late_reads.c", "-ldl"], check=True)
 late = {"LD_PRELOAD": str(library), "LATE_FOLDER": str(ROOT.resolve()), "LATE_US": str(LATE_US)}
-asked = {"batch": BATCH, "batches": BATCHES, "stream": str(bare / "00000.stream.bin"), "path": str(bare)}
-programs = {
-    US: (OURS, {"threads": 2, "prefetch": 4, "tracks": {}}),
-    "16 threads, 64 batches ahead": (OURS, {"threads": 16, "prefetch": 64, "tracks": {}}),
-    "the same with concepts": (OURS, {"threads": 16, "prefetch": 64, "tracks": {"concepts": {}}, "path": spans}),
-}
-if importlib.util.find_spec("datatrove"):
-    programs["datatrove, 2 workers"] = (DATATROVE, {"threads": 2})
-    programs["datatrove, 8 workers"] = (DATATROVE, {"threads": 8})
+asked = {"batch": BATCH, "batches": BATCHES, "stream": stream_of(path), "path": path, "prefetch": 64, "tracks": {}}
 found = {
     name: program(START + (text + FINISH).format(**{**asked, **more}), timeout=TIMEOUT_S, **late)
-    for name, (text, more) in programs.items()
+    for name, text, more in (
+        (US, OURS, {"threads": 2, "prefetch": 4}),
+        ("16 threads, 64 batches ahead", OURS, {"threads": 16}),
+        ("the same with concepts", OURS, {"threads": 16, "tracks": {"concepts": {}}}),
+        ("datatrove, 2 workers", DATATROVE, {"threads": 2}),
+        ("datatrove, 8 workers", DATATROVE, {"threads": 8}),
+    )
 }
+report = Report("network")
 report.add(f"a window, {LATE_US / 1000:g} ms more a read", "ms", found)
 report.finish()

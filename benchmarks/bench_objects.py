@@ -1,12 +1,11 @@
 """Windows of 4,097 tokens from an object store that answers after 20 ms (a server on this machine), batches of 16.
 
 A process each, at once from an empty cache: samples a second after the first batch, that batch, requests and bytes a
-window. Peers that are not installed are left out: datatrove reads through fsspec's http, litdata through obstore, which
-has to be told that http will do, mosaicml-streaming through boto3; of torchvision, which it imports for its images
-alone, there is a stand-in.
+window. It needs `pip install aiohttp mosaicml-streaming` beside what `make bench` installs. datatrove reads through
+fsspec's http, litdata through obstore, which has to be told that http will do, mosaicml-streaming through boto3; of
+torchvision, which it imports for its images alone, there is a stand-in.
 """
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -15,13 +14,12 @@ import urllib.request
 from pathlib import Path
 
 import numpy as np
-from data import ROOT, corpus
+from data import HERE, ROOT, corpus, stream_of
 from harness import US, Report, program
 from peers import litdata_chunks
 
 DELAY, BATCH, BATCHES = 0.02, 16, 40
 TIMEOUT_S = 300
-HERE = Path(__file__).parent
 
 START = """
 import os, time
@@ -88,59 +86,53 @@ FINISH = """
 def streaming_shards(stream, folder):
     """The same windows in shards of mosaicml-streaming, of 64 MiB, its default."""
     if not (folder / "index.json").exists():
-        program = f"""{NO_IMAGES}
+        code = f"""{NO_IMAGES}
 import numpy as np
 from streaming import MDSWriter
-tokens = np.fromfile({str(stream)!r}, np.uint16)
+tokens = np.fromfile({stream!r}, np.uint16)
 with MDSWriter(out={str(folder)!r}, columns={{"tokens": "ndarray:uint16:4097"}}, size_limit=1 << 26) as out:
     for start in range(0, len(tokens) - 4096, 4096):
         out.write({{"tokens": tokens[start : start + 4097]}})
+print(0)
 """
-        subprocess.run([sys.executable, "-c", program], check=True)
+        program(code)
 
 
-report = Report("objects")
 folder = ROOT / "objects"
-path = Path(corpus("objects/web", span=0, shards=1))
-stream = path / "00000.stream.bin"
+stream = stream_of(corpus("objects/web"))
+litdata_chunks(np.fromfile(stream, np.uint16), folder / "litdata")
+streaming_shards(stream, folder / "streaming")
 server = subprocess.Popen([sys.executable, HERE / "object_server.py", folder, str(DELAY)], stdout=-1, text=True)
 endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"
+environment = {
+    "AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x",
+    "AWS_REGION": "us-east-1", "AWS_SKIP_SIGNATURE": "true", "S3_ENDPOINT_URL": endpoint,
+}  # fmt: skip
+programs = {
+    US: OURS, "datatrove, 4 workers": DATATROVE, "litdata, 2 workers": LITDATA,
+    "mosaicml-streaming, 1 worker": STREAMING,
+}  # fmt: skip
+
+
+def counted():
+    """Requests and bytes since it was called last."""
+    with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/-", method="DELETE")) as answer:
+        return json.load(answer)
+
+
+found = {}
 with tempfile.TemporaryDirectory() as cache:
-    asked = {"batch": BATCH, "batches": BATCHES, "endpoint": endpoint, "cache": cache}
-    asked |= {"path": "s3://web", "url": f"{endpoint}/web/{stream.name}"}
-    programs = {US: OURS}
-    if importlib.util.find_spec("datatrove") and importlib.util.find_spec("aiohttp"):
-        programs["datatrove, 4 workers"] = DATATROVE
-    if importlib.util.find_spec("litdata"):
-        litdata_chunks(np.fromfile(stream, np.uint16), folder / "litdata")
-        programs["litdata, 2 workers"] = LITDATA
-    if importlib.util.find_spec("streaming"):
-        streaming_shards(stream, folder / "streaming")
-        programs["mosaicml-streaming, 1 worker"] = STREAMING
-    environment = {
-        "AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x",
-        "AWS_REGION": "us-east-1", "AWS_SKIP_SIGNATURE": "true", "S3_ENDPOINT_URL": endpoint,
-    }  # fmt: skip
-    found = {}
+    asked = {"batch": BATCH, "batches": BATCHES, "endpoint": endpoint, "cache": cache, "path": "s3://web"}
+    asked["url"] = f"{endpoint}/web/{Path(stream).name}"
     for name, text in programs.items():
-        again = urllib.request.Request(f"{endpoint}/-/count", method="DELETE")
-        urllib.request.urlopen(again).read()
+        counted()
         code = NO_IMAGES * (text is STREAMING) + START + (text + FINISH).format(**asked)
-        try:
-            first, rate = program(code, timeout=TIMEOUT_S, **environment)
-        except subprocess.SubprocessError as error:
-            print(f"{name}: left out: {error}", file=sys.stderr)
-            continue
-        counts = json.loads(urllib.request.urlopen(again).read())
-        windows = BATCH * BATCHES
+        first, rate = program(code, timeout=TIMEOUT_S, **environment)
+        counts, windows = counted(), BATCH * BATCHES
         found[name] = [1e3 / rate, first, counts["requests"] / windows, counts["bytes"] / windows / (2 * 4097)]
 server.kill()
-rows = (
-    ("a window, after the first batch", "ms"),
-    ("first batch", "s"),
-    ("requests a window", ""),
-    ("bytes a window", "x"),
-)
-for k, (row, unit) in enumerate(rows):
+report = Report("objects")
+rows = {"a window, after the first batch": "ms", "first batch": "s", "requests a window": "", "bytes a window": "x"}
+for k, (row, unit) in enumerate(rows.items()):
     report.add(row, unit, {name: [values[k]] for name, values in found.items()})
 report.finish()

@@ -16,26 +16,23 @@ import conceptloader as cl
 from conceptloader.config import open_blend
 from conceptloader.loader.batch.open import open_reader
 
-SEQ_LEN, DOCUMENTS, BATCH, BINS = 4096, 40_000, 16, 64
+SEQ_LEN, DOCUMENTS, BATCH, BINS, PACKS = 4096, 40_000, 16, 64, 256
 report = Report("packing")
 rng = np.random.default_rng(0)
 lengths = np.clip(rng.lognormal(np.log(1000) - 0.5, 1, DOCUMENTS), 10, 40_000).astype(np.int64)
-path = dataset("packing", lambda: ({"tokens": rng.integers(2, 50_000, length)} for length in lengths.tolist()))
+path = dataset("packing", ({"tokens": rng.integers(2, 50_000, length)} for length in lengths.tolist()))
 documents = cl.open_dataset(path)
 
 
-def ours(bins):
-    config = {"seq_len": SEQ_LEN, "datasets": {"d": {"path": path}}}
-    config |= {"packing": {"bins": bins}, "outputs": {"cu_seqlens": True}} if bins else {}
-    reader, positions = open_reader(open_blend(config)), itertools.count(0, BATCH)
+def ours(name, **packing):
+    reader = open_reader(open_blend({"seq_len": SEQ_LEN, "datasets": {"d": {"path": path}}, **packing}))
+    positions = itertools.count(0, BATCH)
 
     def read():
-        for _ in range(16):
-            first = next(positions) % 8192
-            reader.read(np.arange(first, first + BATCH, dtype=np.uint64))
+        for first in itertools.islice(positions, PACKS // BATCH):
+            reader.read(np.arange(first, first + BATCH, dtype=np.uint64) % 8192)
 
-    name = f"conceptloader, shuffled, {f'{bins} bins' if bins else 'windows'}"
-    return Contender(US if bins == BINS else name, read, 16 * BATCH)
+    return Contender(name, read, PACKS)
 
 
 def grain(kind):
@@ -43,12 +40,12 @@ def grain(kind):
     stream = MapDataset.range(DOCUMENTS).map(
         lambda k: {"tokens": documents.tokens(*documents.document_range(int(k)))[:SEQ_LEN]}
     )
-    packed = kind(stream.to_iter_dataset(), length_struct={"tokens": SEQ_LEN}, num_packing_bins=BINS)
-    endless = iter(packed)
+    endless = iter(kind(stream.to_iter_dataset(), length_struct={"tokens": SEQ_LEN}, num_packing_bins=BINS))
     name = f"grain {kind.__name__.removesuffix('PackIterDataset')}, {BINS} bins"
-    return Contender(name, lambda: [next(endless) for _ in range(256)], 256)  # it packs all bins at once
+    return Contender(name, lambda: [next(endless) for _ in range(PACKS)], PACKS)  # it packs all bins at once
 
 
-contenders = [ours(BINS), ours(256), ours(None), grain(FirstFitPackIterDataset), grain(BestFitPackIterDataset)]
+packed = ours(US, packing={"bins": BINS}, outputs={"cu_seqlens": True})
+contenders = [packed, ours("windows", packing=None), grain(FirstFitPackIterDataset), grain(BestFitPackIterDataset)]
 report.race("a pack", contenders, unit="us", scale=1e6, repeats=5)
 report.finish()

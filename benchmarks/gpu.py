@@ -2,18 +2,17 @@
 
     PYTHONPATH=.:benchmarks python benchmarks/gpu.py [--device cuda] [--toy]
 
-Both are trained in turn, round by round, and compared by medians: `overhead` of a step; `gap`, for how long the stream
-that computes has nothing to do between two steps; `waited`, for how long Python waits for a batch, which costs nothing
-as long as the device has work; and which share of the copies to the device ran while it computed. Without a CUDA device
-the same runs on the processor, where loader and model share the cores: that shows that it works, and no more.
+Both are trained in turn, round by round, and compared by medians: `overhead` of a step, and `waited`, for how long
+Python waits for a batch, which costs nothing as long as the device has work. Without a CUDA device the same runs on the
+processor, where loader and model share the cores: that shows that it works, and no more.
 """
 
 import argparse
 import json
 import statistics
 import sys
-import tempfile
 import time
+from itertools import repeat
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
@@ -59,67 +58,23 @@ class Training:
         return loss
 
     def run(self, batches, steps):
-        """Milliseconds a step: `step`, `waited`, and on a CUDA device `gap`."""
-        waited, gaps, last = 0.0, [], None
+        """Milliseconds a step: `step`, `waited`."""
+        waited = 0.0
         self.wait()
         begin = time.perf_counter()
         for _ in range(steps):
             asked = time.perf_counter()
             batch = next(batches)
             waited += time.perf_counter() - asked
-            start = self.mark()
-            if last is not None:
-                gaps.append((last, start))
             loss = self.step(batch)
-            last = self.mark()
         self.wait()
         found = {"step": (time.perf_counter() - begin) * 1e3 / steps, "waited": waited * 1e3 / steps}
-        if self.on_cuda:
-            found["gap"] = sum(before.elapsed_time(after) for before, after in gaps) / max(1, len(gaps))
         self.loss = float(loss.detach())
         return found
 
     def wait(self):
         if self.on_cuda:
             torch.cuda.synchronize(self.device)
-
-    def mark(self):
-        if not self.on_cuda:
-            return None
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-
-def overlapped(events):
-    """(milliseconds of copies to the device, share of them while kernels ran) of a trace of torch's profiler."""
-    timed = [(e.get("cat"), e["ts"], e["ts"] + e["dur"], e.get("name", "")) for e in events if "dur" in e]
-    busy = []
-    for _, start, stop, _ in sorted((e for e in timed if e[0] == "kernel"), key=lambda e: e[1]):
-        if busy and start <= busy[-1][1]:
-            busy[-1][1] = max(busy[-1][1], stop)
-        else:
-            busy.append([start, stop])
-    copies = [(start, stop) for kind, start, stop, name in timed if kind == "gpu_memcpy" and "HtoD" in name]
-    total = sum(stop - start for start, stop in copies)
-    both = sum(max(0.0, min(stop, b) - max(start, a)) for start, stop in copies for a, b in busy)
-    return total / 1e3, both / total if total else 0.0
-
-
-def copies(training, batches, steps):
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiled:
-        training.run(batches, steps)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        profiled.export_chrome_trace(str(path))
-        return overlapped(json.loads(path.read_text())["traceEvents"])
-
-
-def forever(batch):
-    while True:
-        yield batch
 
 
 def main(argv=None):
@@ -132,7 +87,7 @@ def main(argv=None):
     with cl.make_dataloader(config, micro_batch_size=asked.batch, device=asked.device) as loader:
         real = iter(loader)
         first = {name: value.clone() for name, value in next(real).items() if isinstance(value, torch.Tensor)}
-        sources = {"synthetic": forever(first), "loader": real}
+        sources = {"synthetic": repeat(first), "loader": real}
         times = {name: [] for name in sources}
         for batches in sources.values():
             training.run(batches, max(2, asked.steps // 4))  # warm
@@ -151,9 +106,6 @@ def main(argv=None):
         ratios = [a["step"] / b["step"] - 1 for a, b in zip(times["loader"], times["synthetic"], strict=True)]
         found["overhead_percent"] = 100 * statistics.median(ratios)
         found["overhead_percent_of_rounds"] = [round(100 * ratio, 3) for ratio in ratios]
-        if training.on_cuda:
-            found["exposed_wait_ms"] = max(0.0, found["loader"]["gap"] - found["synthetic"]["gap"])
-            found["copies_ms"], found["copies_overlapped"] = copies(training, real, min(20, asked.steps))
     return found
 
 

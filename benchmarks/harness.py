@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 
 US = "conceptloader"
 
@@ -22,23 +22,11 @@ class Contender:
     wall: bool = False  # wall-clock time, for what threads or a disk do; else CPU time, processes that ended included
 
 
-@dataclass
-class Result:
-    row: str
-    name: str
-    unit: str
-    median: float
-    low: float
-    high: float
-    ratio: float = 0.0  # how many times our time this is; below 1 is faster than us
-
-
-@dataclass
 class Report:
     """Collects results, prints them as tables on stderr and, at the end, as JSON on stdout."""
 
-    title: str
-    results: list[Result] = field(default_factory=list)
+    def __init__(self, title):
+        self.title, self.results = title, []
 
     def race(self, row, contenders, unit="ns", scale=1e9, repeats=7):
         """Time the contenders in turn; the one named conceptloader is what ratios refer to."""
@@ -54,22 +42,18 @@ class Report:
         self.add(row, unit, times)
 
     def add(self, row, unit, times):
-        ours = statistics.median(times[US])
         print(f"\n{self.title}: {row}", file=sys.stderr)
+        ours = statistics.median(times[US])
         for name, values in times.items():
-            median = statistics.median(values)
-            result = Result(row, name, unit, median, min(values), max(values), median / ours if ours else 0.0)
-            self.results.append(result)
-            spread = f"{result.low:,.4g} to {result.high:,.4g}"
-            print(f"  {name:<34} {median:>12,.4g} {unit:<12} ({spread:<24}) {result.ratio:>10,.3g}x", file=sys.stderr)
-
-    def fact(self, row, name, value, unit):
-        """A figure that is not a time: bytes, deviations, counts."""
-        self.results.append(Result(row, name, unit, value, value, value))
-        print(f"  {row}: {name}: {value:,.5g} {unit}", file=sys.stderr)
+            median, low, high = statistics.median(values), min(values), max(values)
+            ratio = median / ours  # how many times our time this is; below 1 is faster than us
+            spread = f"({low:,.4g} to {high:,.4g})"
+            print(f"  {name:<50} {median:>10,.4g} {unit:<12} {spread:<24} {ratio:>10,.3g}x", file=sys.stderr)
+            found = {"name": name, "unit": unit, "median": median, "low": low, "high": high, "ratio": ratio}
+            self.results.append({"row": row, **found})
 
     def finish(self):
-        print(json.dumps({"title": self.title, "results": [asdict(result) for result in self.results]}))
+        print(json.dumps({"title": self.title, "results": self.results}))
 
 
 def program(code, *arguments, timeout=None, **more):
@@ -84,13 +68,6 @@ def cpu():
     """Seconds of this process, and of those that it started and that have ended."""
     times = os.times()
     return time.process_time() + times.children_user + times.children_system
-
-
-def own_mb():
-    """Memory that is this process's alone: without files that it maps, in MB."""
-    with open("/proc/self/statm") as file:
-        _, resident, shared = map(int, file.read().split()[:3])
-    return (resident - shared) * os.sysconf("SC_PAGESIZE") / 1e6
 
 
 def resident_mb():

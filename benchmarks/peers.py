@@ -1,9 +1,7 @@
 """The peers' readers over the same tokens, each as its own documentation sets it up."""
 
-from pathlib import Path
-
 import numpy as np
-from data import ROOT
+from data import DOCUMENT, ROOT, VOCABULARY
 
 SEQ_LEN = 4096
 
@@ -15,39 +13,31 @@ def datatrove(stream):
     return DatatroveFileDataset(stream, SEQ_LEN, token_size=2)
 
 
-def olmo(streams):
-    """OLMo-core's fixed-length dataset of flat token files."""
-    from olmo_core.data import NumpyFSLDataset
-
-    return NumpyFSLDataset(
-        *streams, sequence_length=SEQ_LEN, pad_token_id=0, eos_token_id=1, vocab_size=50_000, dtype=np.uint16
-    )
-
-
-def megatron(tokens, document, samples):
-    """Megatron's GPTDataset over an IndexedDataset of the same tokens."""
+def megatron(tokens):
+    """Megatron's GPTDataset over an IndexedDataset of the same tokens, for one epoch."""
     from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
     from megatron.core.datasets.indexed_dataset import IndexedDataset, IndexedDatasetBuilder
     from megatron.core.datasets.utils import Split
 
-    prefix = ROOT / "megatron"
-    if not Path(f"{prefix}.idx").exists():
+    prefix = str(ROOT / "gpt")
+    if not (ROOT / "gpt.idx").exists():
         builder = IndexedDatasetBuilder(f"{prefix}.bin", dtype=np.uint16)
-        for start in range(0, len(tokens), document):
-            builder.add_document(tokens[start : start + document], [len(tokens[start : start + document])])
+        for start in range(0, len(tokens), DOCUMENT):
+            document = tokens[start : start + DOCUMENT]
+            builder.add_document(document, [len(document)])
         builder.finalize(f"{prefix}.idx")
 
     class Tokenizer:
-        eod, pad, vocab_size, unique_identifiers = 1, 0, 50_000, {}
+        eod, pad, vocab_size, unique_identifiers = 1, 0, VOCABULARY, {}
 
     config = GPTDatasetConfig(
-        random_seed=1, sequence_length=SEQ_LEN, blend=([str(prefix)], None), split="1,0,0", path_to_cache=str(ROOT),
+        random_seed=1, sequence_length=SEQ_LEN, blend=([prefix], None), split="1,0,0", path_to_cache=str(ROOT),
         reset_position_ids=False, reset_attention_mask=False, eod_mask_loss=False, create_attention_mask=False,
         tokenizer=Tokenizer(),
     )  # fmt: skip
-    indexed = IndexedDataset(str(prefix))
+    indexed = IndexedDataset(prefix)
     indices = np.arange(len(indexed), dtype=np.int32)
-    return GPTDataset(indexed, str(prefix), indices, samples, Split.train, config)
+    return GPTDataset(indexed, prefix, indices, len(tokens) // SEQ_LEN - 1, Split.train, config)
 
 
 def litdata_chunks(tokens, path):
@@ -65,9 +55,10 @@ def litdata_chunks(tokens, path):
     return str(path)
 
 
-def litdata(tokens):
-    """litdata's streaming dataset of one long token stream, shuffled within chunks as it does."""
-    from litdata import StreamingDataset, TokensLoader
+def litdata(tokens, batch):
+    """litdata's loader of one long token stream, shuffled within chunks as it does."""
+    from litdata import StreamingDataLoader, StreamingDataset, TokensLoader
 
-    path = litdata_chunks(tokens, ROOT / "litdata")
-    return StreamingDataset(path, item_loader=TokensLoader(SEQ_LEN + 1), shuffle=True)
+    path = litdata_chunks(tokens, ROOT / "chunks")
+    dataset = StreamingDataset(path, item_loader=TokensLoader(SEQ_LEN + 1), shuffle=True)
+    return StreamingDataLoader(dataset, batch_size=batch, num_workers=0)

@@ -98,7 +98,7 @@ test: lint
 	@$(VENV)/bin/python --version
 	$(VENV)/bin/pytest -n $(JOBS) --dist worksteal
 
-# Those that `make test` skips for want of Lightning, datasets and matplotlib, which it installs.
+# Those that `make test` skips for want of Lightning and datasets, which it installs.
 test-trainers: $(VENV)/.stamp-test-trainers
 	$(VENV)/bin/pytest -n $(JOBS) --dist worksteal tests/trainers tests/entries tests/demo \
 	    tests/docs/test_code_blocks.py tests/docs/test_losses.py tests/ingest/test_chat.py

@@ -64,7 +64,7 @@ DATATROVE = [*INGEST, "datatrove>=0.4"]
 REMOTE = ["obstore>=0.7", "fsspec>=2023.5"]
 HUB = [*INGEST, "huggingface_hub>=0.24"]
 DOCS = [*TORCH, *INGEST, "mkdocs-material>=9.5", "mkdocstrings[python]>=0.29", "selenium"]
-DEMO = [*TORCH, *INGEST, "matplotlib>=3.8", "psutil"]
+DEMO = [*TORCH, *INGEST]
 TEST = [
     "torch==2.13.0",
     *REMOTE,
@@ -90,7 +90,7 @@ TEST = [
     "setuptools",
     "wheel",
 ]
-# What the tests of these trainers, and of pictures of the examples, need besides: see `make test-trainers`.
+# What the tests of these trainers need besides: see `make test-trainers`.
 TEST_TRAINERS = [*TEST, *DEMO, "lightning==2.6.6", "datasets"]
 
 

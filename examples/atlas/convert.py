@@ -12,7 +12,6 @@ to the parameters.
 import argparse
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -52,7 +51,7 @@ FROM given FULL JOIN place USING (doc_int_id, chunk_id) LEFT JOIN labels USING (
 LABEL = "SELECT doc_int_id, chunk_id, '{0}' AS kind, unnest({0}_ids) AS id FROM given WHERE chunk_status = 'ok'"
 
 
-def convert(folder: Path, out: Path, tokenizer: str, workers: int = 1) -> dict[str, int]:
+def convert(folder, out, tokenizer, workers=1):
     """Make the dataset `out`, whose tokens lie in `<out>-tokens`. Returns: how many chunks there are of each state."""
     documents, tokens, rows = folder / "fineweb-atlas-documents", Path(f"{out}-tokens"), Path(f"{out}-rows.parquet")
     names = {name for path in sorted(documents.glob("*.parquet")) for name in pq.read_schema(path).names}
@@ -66,7 +65,7 @@ def convert(folder: Path, out: Path, tokenizer: str, workers: int = 1) -> dict[s
         counts = dict(db.sql("SELECT found, count(*) FROM chunk GROUP BY found ORDER BY found").fetchall())
         db.sql("SELECT * EXCLUDE found FROM chunk WHERE found = 'annotated'").write_parquet(str(rows))
         concepts = pa.table(db.sql("FROM concept")).to_pylist()
-    details: list[dict[str, Any]] = [
+    details = [
         {key: None if value != value else value for key, value in one.items() if key not in ("number", "unique_name")}
         for one in concepts  # NaN is no JSON
     ]

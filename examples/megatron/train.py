@@ -1,11 +1,12 @@
 """Train a small GPT with a concept head, with megatron-core alone: tensor, pipeline, context and data parallel.
 
-One process on a CPU (the tests' harness stands in for CUDA), 8 GPUs, 1024 GPUs:
+One process on a CPU (the tests' harness stands in for CUDA), 8 GPUs, 1024 GPUs, with DATA="--config data.yaml --save
+checkpoints":
 
-    torchrun --nproc_per_node 1 tests/megatron/harness/run.py examples/megatron/train.py --config data.yaml
-    torchrun --nproc_per_node 8 examples/megatron/train.py --config data.yaml --tp 2 --pp 2 --global-batch-size 256
+    torchrun --nproc_per_node 1 tests/megatron/harness/run.py examples/megatron/train.py $DATA
+    torchrun --nproc_per_node 8 examples/megatron/train.py $DATA --tp 2 --pp 2 --global-batch-size 256
     torchrun --nnodes 128 --nproc_per_node 8 --rdzv-backend c10d --rdzv-endpoint $HEAD:29500 \\
-        examples/megatron/train.py --config data.yaml --tp 8 --pp 8 --micro-batch-size 1 --global-batch-size 2048
+        examples/megatron/train.py $DATA --tp 8 --pp 8 --layers 8 --micro-batch-size 1 --global-batch-size 2048
 
 Every data-parallel size trains on the same samples in the same step, and a run may be resumed with other sizes.
 """
@@ -16,7 +17,6 @@ import os
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from concept_gpt import ConceptGPT
@@ -32,25 +32,25 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from conceptloader.integrations import megatron_lm
 
+SEQ_LENGTH, VOCAB, EOD = 64, 256, 255
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", type=Path, required=True, help="YAML of the data")
     for name, what in (("tp", "tensor"), ("pp", "pipeline"), ("cp", "context")):
         parser.add_argument(f"--{name}", type=int, default=1, help=f"{what} parallel size")
     parser.add_argument("--chunks", type=int, help="model chunks per pipeline rank (interleaved schedule)")
-    sizes = {"seq-length": 64, "steps": 8, "global-batch-size": 8, "micro-batch-size": 2, "layers": 2, "hidden": 32}
-    sizes |= {"heads": 4, "vocab": 256, "eod": 255, "num-concepts": 16, "num-workers": 0, "save-every": 4}
+    sizes = {"steps": 8, "global-batch-size": 8, "micro-batch-size": 2, "layers": 2, "num-workers": 0, "save-every": 4}
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--track", default="topic", help="track of the concept head")
-    parser.add_argument("--recompute", action="store_true", help="recompute activations in the backward pass")
-    parser.add_argument("--no-attention-mask", action="store_true", help="let the attention kernel mask the future")
-    parser.add_argument("--save", type=Path, help="folder of checkpoints; a run goes on from the newest in it")
+    for name in ("recompute", "no-attention-mask"):
+        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--save", type=Path, required=True, help="checkpoints; a run goes on from the newest")
     return parser.parse_args()
 
 
-def start(args: argparse.Namespace) -> None:
+def start(args):
     """Process groups, seeds, and the division of a global batch into micro batches."""
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     torch.distributed.init_process_group("nccl")
@@ -59,17 +59,16 @@ def start(args: argparse.Namespace) -> None:
     )
     torch.manual_seed(1)
     model_parallel_cuda_manual_seed(1)
-    dp_size = parallel_state.get_data_parallel_world_size()
-    rank = torch.distributed.get_rank()
-    init_num_microbatches_calculator(rank, None, args.global_batch_size, args.micro_batch_size, dp_size)
+    sizes = args.global_batch_size, args.micro_batch_size, parallel_state.get_data_parallel_world_size()
+    init_num_microbatches_calculator(torch.distributed.get_rank(), None, *sizes)
 
 
-def build_model(args: argparse.Namespace) -> list[DistributedDataParallel]:
+def build_model(args):
     """One model chunk per virtual stage, wrapped for data parallelism."""
     config = TransformerConfig(
         num_layers=args.layers,
-        hidden_size=args.hidden,
-        num_attention_heads=args.heads,
+        hidden_size=64,
+        num_attention_heads=8,
         tensor_model_parallel_size=args.tp,
         pipeline_model_parallel_size=args.pp,
         virtual_pipeline_model_parallel_size=args.chunks,
@@ -82,8 +81,8 @@ def build_model(args: argparse.Namespace) -> list[DistributedDataParallel]:
         hidden_dropout=0.0,
         attention_dropout=0.0,
         recompute_granularity="full" if args.recompute else None,
-        recompute_method="uniform" if args.recompute else None,
-        recompute_num_layers=1 if args.recompute else None,
+        recompute_method="uniform",
+        recompute_num_layers=1,
         finalize_model_grads_func=finalize_model_grads,
         calculate_per_token_loss=True,
     )
@@ -93,25 +92,24 @@ def build_model(args: argparse.Namespace) -> list[DistributedDataParallel]:
         model = ConceptGPT(
             config,
             get_gpt_layer_local_spec(),
-            args.vocab,
-            args.seq_length,
+            VOCAB,
+            SEQ_LENGTH,
             pre_process=parallel_state.is_pipeline_first_stage(**where),
             post_process=parallel_state.is_pipeline_last_stage(**where),
             position_embedding_type="rope",
             vp_stage=vp_stage if args.chunks else None,
-            num_concepts=args.num_concepts,
-            track=args.track,
+            num_concepts=16,
         )
         chunks.append(DistributedDataParallel(config, DistributedDataParallelConfig(), model.cuda()))
     return chunks
 
 
-def data_config(args: argparse.Namespace) -> GPTDatasetConfig:
+def data_config(args):
     """What a sample holds, in Megatron's words. Neither `blend` nor `split`: the YAML says what is read."""
-    tokenizer = SimpleNamespace(vocab_size=args.vocab, eod=args.eod, unique_identifiers={"eod": args.eod})
+    tokenizer = SimpleNamespace(vocab_size=VOCAB, eod=EOD, unique_identifiers={"eod": EOD})
     return GPTDatasetConfig(
         random_seed=0,
-        sequence_length=args.seq_length,
+        sequence_length=SEQ_LENGTH,
         tokenizer=tokenizer,
         reset_position_ids=False,
         reset_attention_mask=False,
@@ -120,7 +118,7 @@ def data_config(args: argparse.Namespace) -> GPTDatasetConfig:
     )
 
 
-def forward_step(data: megatron_lm.MegatronData, data_iterator: Any, model: Any) -> tuple[torch.Tensor, Any]:
+def forward_step(data, data_iterator, model):
     """One micro batch through one model chunk. Concept tensors are there on the configured stage, and only there."""
     chunk = model.module
     batch = data.get_batch(data_iterator, chunk.vp_stage)
@@ -129,17 +127,12 @@ def forward_step(data: megatron_lm.MegatronData, data_iterator: Any, model: Any)
         batch.get("position_ids"),
         batch.get("attention_mask"),
         labels=batch.get("labels"),
-        concepts=batch if f"{chunk.track}_ids" in batch else None,
+        concepts=batch if "topic_ids" in batch else None,
     )
     return output, partial(token_loss, batch.get("loss_mask"))
 
 
-def logs_here() -> bool:
-    """One of the processes that hold the last stage."""
-    return parallel_state.get_data_parallel_rank() == parallel_state.get_tensor_model_parallel_rank() == 0
-
-
-def token_loss(loss_mask: torch.Tensor, losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+def token_loss(loss_mask, losses):
     """Sum of the losses and number of unmasked tokens of this rank; both summed over all ranks for the log.
 
     Megatron divides the gradients by the tokens of the whole batch: the same however it is cut into micro batches.
@@ -150,19 +143,13 @@ def token_loss(loss_mask: torch.Tensor, losses: torch.Tensor) -> tuple[torch.Ten
     return total, tokens.int(), {"sums": report}
 
 
-def sharded_state(chunks: list[Any], optimizer: Any, common: dict[str, Any], loading: bool) -> dict[str, Any]:
+def sharded_state(chunks, optimizer, common, loading):
     """Everything that a checkpoint holds; plain values become its common state."""
     state = {f"model{k}": chunk.module.sharded_state_dict() for k, chunk in enumerate(chunks)}
     return {**state, "optimizer": optimizer.sharded_state_dict(state, is_loading=loading), **common}
 
 
-def newest(folder: Path | None) -> Path | None:
-    """The newest complete checkpoint."""
-    latest = folder and folder / "latest.txt"
-    return folder / latest.read_text().strip() if folder and latest and latest.exists() else None
-
-
-def save(args: argparse.Namespace, step: int, chunks: list[Any], optimizer: Any, data: Any) -> None:
+def save(args, step, chunks, optimizer, data):
     """Write a checkpoint, and only then its name."""
     folder = args.save / f"step-{step}"
     if torch.distributed.get_rank() == 0:
@@ -174,10 +161,11 @@ def save(args: argparse.Namespace, step: int, chunks: list[Any], optimizer: Any,
         (args.save / "latest.txt").write_text(folder.name)
 
 
-def main() -> None:
+def main():
     args = arguments()
     start(args)
-    checkpoint = newest(args.save)
+    latest = args.save / "latest.txt"  # which names the newest complete checkpoint
+    checkpoint = args.save / latest.read_text() if latest.exists() else None
     common = dist_checkpointing.load_common_state_dict(str(checkpoint)) if checkpoint else {"step": 0}
     consumed = common["step"] * args.global_batch_size
     # Before anything is read: a configuration that would change the samples behind `consumed` is refused here.
@@ -197,10 +185,8 @@ def main() -> None:
         for k, chunk in enumerate(chunks):
             chunk.module.load_state_dict(loaded[f"model{k}"])
         optimizer.load_state_dict(loaded["optimizer"])
-    iterators = [
-        data.iterator(data.datasets(vp_stage=chunk.module.vp_stage)[0], num_workers=args.num_workers)
-        for chunk in chunks
-    ]
+    stages = (data.datasets(vp_stage=chunk.module.vp_stage)[0] for chunk in chunks)
+    iterators = [data.iterator(stage, num_workers=args.num_workers) for stage in stages]
     train_step = get_forward_backward_func()
     for step in range(common["step"], args.steps):
         for chunk in chunks:
@@ -211,15 +197,15 @@ def main() -> None:
             data_iterator=iterators if len(chunks) > 1 else iterators[0],
             model=chunks if len(chunks) > 1 else chunks[0],
             num_microbatches=get_num_microbatches(),
-            seq_length=args.seq_length // args.cp,
+            seq_length=SEQ_LENGTH // args.cp,
             micro_batch_size=args.micro_batch_size,
             forward_only=False,
         )
         optimizer.step()
-        if reports and logs_here():
+        if reports and parallel_state.get_data_parallel_rank() == parallel_state.get_tensor_model_parallel_rank() == 0:
             total, tokens = sum(report["sums"] for report in reports).tolist()
             print(json.dumps({"step": step + 1, "loss": total / tokens}), flush=True)
-        if args.save and (step + 1) % args.save_every == 0:
+        if (step + 1) % args.save_every == 0:
             save(args, step + 1, chunks, optimizer, data)
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()

@@ -7,8 +7,6 @@ called "concepts", `concepts_span_index` (the span of every token) and `concepts
 `nanotron.model_inputs` in concepts.yaml.
 """
 
-from typing import Any
-
 import nanotron.trainer
 import torch
 from nanotron.models.llama import LlamaForTraining
@@ -26,7 +24,7 @@ WEIGHT = 0.5  # of the head's loss beside the language model's
 class ConceptHead(nn.Module):
     """Mean binary cross-entropy over the concepts of the spans; each tensor parallel rank scores a part of them."""
 
-    def __init__(self, hidden_size: int, tp_pg: Any) -> None:
+    def __init__(self, hidden_size, tp_pg):
         super().__init__()
         self.tp_pg = tp_pg
         mode = TensorParallelLinearMode.ALL_REDUCE
@@ -34,11 +32,11 @@ class ConceptHead(nn.Module):
 
     def forward(
         self,
-        lm_loss: torch.Tensor,
-        hidden_states: torch.Tensor,  # [tokens, samples, hidden size]
-        concepts_span_index: torch.Tensor,  # [samples, tokens], -1 where a token has no span
-        concepts_ids: torch.Tensor,  # [samples, spans, concepts], -1 where there is none
-    ) -> dict[str, torch.Tensor]:
+        lm_loss,
+        hidden_states,  # [tokens, samples, hidden size]
+        concepts_span_index,  # [samples, tokens], -1 where a token has no span
+        concepts_ids,  # [samples, spans, concepts], -1 where there is none
+    ):
         spans = concepts_ids.shape[1]
         index = torch.arange(spans, device=concepts_ids.device)
         member = (concepts_span_index[:, None, :] == index[:, None]).to(hidden_states.dtype)  # [samples, spans, tokens]
@@ -58,7 +56,7 @@ class ConceptHead(nn.Module):
 class ConceptLlama(LlamaForTraining):
     """Takes two keys more than Llama: tensors where the head is, TensorPointers on the other pipeline ranks."""
 
-    def __init__(self, config: Any, parallel_context: Any, parallel_config: Any, random_states: Any = None) -> None:
+    def __init__(self, config, parallel_context, parallel_config, random_states=None):
         super().__init__(config, parallel_context, parallel_config, random_states)
         self.concept_head = PipelineBlock(
             p2p=self.model.p2p,
@@ -70,13 +68,13 @@ class ConceptLlama(LlamaForTraining):
 
     def forward(
         self,
-        input_ids: Any,
-        input_mask: Any,
-        label_ids: Any,
-        label_mask: Any,
-        concepts_span_index: Any,
-        concepts_ids: Any,
-    ) -> Any:
+        input_ids,
+        input_mask,
+        label_ids,
+        label_mask,
+        concepts_span_index,
+        concepts_ids,
+    ):
         logits, hidden_states = self.model.forward_with_hidden_states(input_ids=input_ids, input_mask=input_mask)
         lm_loss = self.loss(sharded_logits=logits, label_ids=label_ids, label_mask=label_mask)["loss"]
         return self.concept_head(

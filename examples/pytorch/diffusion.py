@@ -1,11 +1,11 @@
-"""Masks for block-causal masked diffusion (as in Arriola et al., 2025, "Block Diffusion"), which any resume repeats.
+"""Noise for block-causal masked diffusion (as in Arriola et al., 2025, "Block Diffusion"), which any resume repeats.
 
 Each block of a sample has a share t of its tokens replaced by a mask token, and the model predicts these from the rest
 of the block and the clean blocks before it. What is replaced is drawn from `outputs.sample_seed`, a number
 per sample: it depends on the seed and on the place in the run, not on ranks, batch sizes or restarts.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ class Noised(NamedTuple):
     rates: Tensor
 
 
-def noise(batch: dict[str, Any], mask_id: int, block: int, least: float = 0.05) -> Noised:
+def noise(batch, mask_id, block, least=0.05):
     """Noise for the inputs of a batch, of which every block has one rate t from [least, 1)."""
     inputs = batch["input_ids"]
     size, blocks = inputs.shape[1], -(-inputs.shape[1] // block)
@@ -36,18 +36,7 @@ def noise(batch: dict[str, Any], mask_id: int, block: int, least: float = 0.05) 
     return Noised(inputs.masked_fill(masked, mask_id), masked / each, rates)
 
 
-def attention(size: int, block: int) -> Tensor:
-    """bool [2 * size, 2 * size], True where a query (row) may look: for the noised tokens with the clean ones behind
-    them. Noised blocks see themselves and clean blocks before them; clean blocks see clean ones up to themselves."""
-    place = torch.arange(2 * size) % size // block
-    clean = torch.arange(2 * size) >= size
-    query, key = place[:, None], place[None, :]
-    own = (query == key) & (clean[:, None] == clean[None, :])
-    before = (key < query) & clean[None, :]
-    return own | before
-
-
-def loss(logits: Tensor, batch: dict[str, Any], noised: Noised) -> Tensor:
+def loss(logits, batch, noised):
     """logits: [B, S, V] of the noised half. An input is predicted at its own place, not at that before it."""
     losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch["input_ids"], reduction="none")
     return (losses * noised.weights).sum() / losses.numel()

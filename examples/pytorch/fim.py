@@ -6,11 +6,9 @@ resumed run, and one on another number of ranks, cuts the same. A document that 
 what then no longer fits in the sample is dropped. Documents with a token without loss are not cut.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
-from typing import Any
 
 import torch
 
@@ -31,7 +29,7 @@ class FillInMiddle:
     rate: float = 0.5
     spm_rate: float = 0.5
 
-    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+    def __call__(self, batch):
         """Another batch, with the same keys. Raises ValueError if it has tensors whose tokens would move away."""
         if missing := NEEDED - batch.keys():
             raise ValueError(f"fill-in-the-middle: no {min(missing)} in the batch: set outputs.{min(missing)}: true")
@@ -45,8 +43,8 @@ class FillInMiddle:
         tokens, labels, loss = (batch[name].clone() for name in ("input_ids", "labels", "loss_mask"))
         for row, seed in enumerate(batch["sample_seed"].tolist()):
             inner = [edge - row * size for edge in edges if row * size < edge < (row + 1) * size]
-            stream: list[int] = []
-            kept: list[float] = []
+            stream = []
+            kept = []
             for number, (begin, end) in enumerate(pairwise([0, *inner, size])):
                 if 0 < len(stream) < size:
                     starts.append(row * size + len(stream))
@@ -69,7 +67,7 @@ class FillInMiddle:
             made["position_ids"] = (torch.arange(rows * size) - begins).view(rows, size)
         return made
 
-    def _cut(self, tokens: list[int], loss: list[float], random: Random) -> tuple[list[int], list[float]]:
+    def _cut(self, tokens, loss, random):
         """A document and its loss, maybe in the other order. The last loss is of the token that follows."""
         end = len(tokens) - (tokens[-1] == self.eos)
         if end < 2 or not all(loss[: end - 1]) or random.random() >= self.rate:

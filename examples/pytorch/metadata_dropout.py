@@ -4,13 +4,10 @@ What is dropped is drawn from a number per sample, `outputs.sample_seed: true`, 
 another number of ranks, drops the same. A use that needs other draws beside these takes another `salt`.
 """
 
-from typing import Any
-
 import torch
-from torch import Tensor
 
 
-def kept(batch: dict[str, Any], rate: float, shape: tuple[int, ...] = (), salt: int = 0) -> Tensor:
+def kept(batch, rate, shape=(), salt=0):
     """bool [B, *shape]: False with probability `rate`, for each sample anew."""
     draws = []
     for number in batch["sample_seed"].tolist():
@@ -19,7 +16,7 @@ def kept(batch: dict[str, Any], rate: float, shape: tuple[int, ...] = (), salt: 
     return (torch.stack(draws) >= rate).to(batch["sample_seed"].device)
 
 
-def drop_concepts(batch: dict[str, Any], track: str, *, samples: float, spans: float) -> dict[str, Any]:
+def drop_concepts(batch, track, *, samples, spans):
     """The batch without the concepts of some samples, and of some spans of the others; layout padded. Spans that have
     lost their concepts look like tokens that nobody annotated: their loss is none, see `cl.annotation`."""
     index = batch[f"{track}_span_index"]

@@ -19,17 +19,13 @@ class Model(nn.Module):
     def __init__(self, vocabulary, length):
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocabulary, WIDTH), nn.Embedding(length, WIDTH)
-        options = {"dropout": 0.0, "batch_first": True, "norm_first": True}
-        self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, **options) for _ in range(LAYERS)
-        )
+        block = nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
+        self.blocks = nn.TransformerEncoder(block, LAYERS, enable_nested_tensor=False)
         self.head = nn.Linear(WIDTH, vocabulary)
 
     def forward(self, input_ids, position_ids, mask):
         x = self.tokens(input_ids) + self.positions(position_ids)
-        for block in self.blocks:
-            x = block(x, mask.repeat_interleave(HEADS, 0))
-        return self.head(x)
+        return self.head(self.blocks(x, mask.repeat_interleave(HEADS, 0)))
 
 
 def attention_mask(cu_seqlens, shape):
@@ -54,23 +50,24 @@ parts = {"model": model, "optimizer": optimizer, "loader": loader}
 if os.path.exists("sft.pt"):
     for name, state in torch.load("sft.pt").items():
         parts[name].load_state_dict(state)
+parallel = nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
 for batch in loader:
     mask = attention_mask(batch["cu_seqlens"], batch["input_ids"].shape)
-    logits = model(batch["input_ids"], batch["position_ids"], mask)
-    losses = cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction="none")
-    loss = (losses * batch["loss_mask"].flatten()).sum()
-    loss.backward()
-    sums = torch.stack([loss.detach(), batch["loss_mask"].sum()])
+    logits = parallel(batch["input_ids"], batch["position_ids"], mask)
+    losses = cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none")
+    tokens = batch["loss_mask"].sum()
     if ranks > 1:  # every token of the step counts alike, whatever rank has it
-        for tensor in (sums, *(parameter.grad for parameter in model.parameters())):
-            torch.distributed.all_reduce(tensor)
-    for parameter in model.parameters():
-        parameter.grad /= sums[1].clamp(min=1)
+        torch.distributed.all_reduce(tokens)
+    loss = cl.token_mean(losses, batch, tokens / ranks)  # the gradients are means over the ranks
+    loss.backward()
+    shown = loss.detach() / ranks
+    if ranks > 1:
+        torch.distributed.all_reduce(shown)
     optimizer.step()
     optimizer.zero_grad()
     step = loader.consumed_samples // BATCH
     if rank == 0:
-        print(f"step {step} loss {float(sums[0] / sums[1].clamp(min=1)):.5f} tokens {int(sums[1])}", flush=True)
+        print(f"step {step} loss {shown.item():.5f} tokens {int(tokens)}", flush=True)
         torch.save({name: part.state_dict() for name, part in parts.items()}, "sft.pt.new")
         os.replace("sft.pt.new", "sft.pt")
     if step >= STEPS:

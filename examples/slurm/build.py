@@ -7,15 +7,15 @@ The columns `text` and `id` make the documents, `spans` the concepts, and those 
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from datatrove.executor import LocalPipelineExecutor, SlurmPipelineExecutor
 
 from conceptloader.integrations.datatrove_lib import ConceptBuild, ConceptBuildFinish
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path, help="folder of JSONL or parquet files")
     parser.add_argument("out", type=Path, help="directory of the dataset, on a file system that all nodes see")
@@ -24,36 +24,26 @@ def main() -> None:
     parser.add_argument("--metadata", nargs="*", default=[], help="columns to keep")
     parser.add_argument("--tasks", type=int, required=True, help="at most the number of shards, about 64")
     parser.add_argument("--shard-input-bytes", type=int, help="input of a shard, for more or fewer of them")
-    parser.add_argument("--workers", type=int, default=-1, help="tasks at a time (default: all)")
     parser.add_argument("--partition", default="cpu")
-    parser.add_argument("--time", default="12:00:00", help="limit of a task")
     parser.add_argument("--logs", type=Path, required=True, help="datatrove's folder of logs and completed tasks")
     parser.add_argument("--local", action="store_true")
     arguments = parser.parse_args()
 
-    options: dict[str, Any] = {
+    options = {
         "tokenizer": arguments.tokenizer,
         "column": {"spans": "spans"},
         "metadata_column": arguments.metadata,
         "vocabulary": {"concepts": arguments.vocabulary} if arguments.vocabulary else {},
         "shard_input_bytes": arguments.shard_input_bytes,
     }
-    build = [ConceptBuild(arguments.corpus, arguments.out, **options)]
-    finish = [ConceptBuildFinish(arguments.corpus, arguments.out, **options)]
-    logs = {name: str(arguments.logs.resolve() / name) for name in ("build", "finish")}
-    first: Any
-    last: Any
-    if arguments.local:
-        first = LocalPipelineExecutor(build, arguments.tasks, arguments.workers, logs["build"])
-        last = LocalPipelineExecutor(finish, logging_dir=logs["finish"], depends=first)
-    else:
-        slurm = {"time": arguments.time, "partition": arguments.partition, "mail_type": "NONE"}
-        first = SlurmPipelineExecutor(
-            build, arguments.tasks, workers=arguments.workers, job_name="build", logging_dir=logs["build"], **slurm
-        )
-        # Starts when all tasks have ended without an error.
-        last = SlurmPipelineExecutor(finish, 1, job_name="finish", logging_dir=logs["finish"], depends=first, **slurm)
-    last.run()
+    slurm = {"time": "12:00:00", "partition": arguments.partition, "mail_type": "NONE"}
+    kind = partial(LocalPipelineExecutor, workers=1) if arguments.local else partial(SlurmPipelineExecutor, **slurm)
+    executor = None
+    # The last task starts when all others have ended without an error.
+    for step, tasks in (ConceptBuild, arguments.tasks), (ConceptBuildFinish, 1):
+        logs, work = str(arguments.logs.resolve() / step.__name__), [step(arguments.corpus, arguments.out, **options)]
+        executor = kind(work, tasks, logging_dir=logs, depends=executor)
+    executor.run()
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ order by tokens desc, domain""",
 }
 
 
-def summary(log: str, steps: tuple[int, int], sources: str) -> str:
+def summary(log, steps, sources):
     """The Markdown of steps that a run log has."""
     run, rows = open_run(log=log), [json.loads(line) for line in Path(sources).read_text("utf-8").splitlines()]
     found = query(run, "select dataset from datasets order by 1", steps=steps)["dataset"].to_pylist()
@@ -76,7 +76,7 @@ def summary(log: str, steps: tuple[int, int], sources: str) -> str:
     return "\n".join(lines)
 
 
-def _shown(value: object) -> str:
+def _shown(value):
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int | float) else "" if value is None else str(value).replace("|", "\\|")

@@ -41,7 +41,7 @@ def test_local_and_submitted_builds_are_equal(tmp_path, checkout, monkeypatch):
     options = ["--tokenizer", "bytes", "--tasks", "2", "--metadata", "url", "--shard-input-bytes", "5000"]
     options += ["--logs", str(tmp_path / "logs")]
     words = [script, str(tmp_path / "corpus"), str(tmp_path / "local"), *options]
-    monkeypatch.setattr(sys, "argv", [*words, "--local", "--workers", "1"])
+    monkeypatch.setattr(sys, "argv", [*words, "--local"])
     runpy.run_path(script, run_name="__main__")
     with cl.open_dataset(tmp_path / "local") as ds:
         assert (ds.num_documents, ds.num_shards > 1) == (40, True)

@@ -23,21 +23,28 @@ def test_it_learns_concepts_through_a_kill(checkout, tmp_path, monkeypatch):
     for folder in ("examples", "examples/demo"):
         monkeypatch.syspath_prepend(str(checkout / folder))
     corpus, shared = (importlib.import_module(name) for name in ("corpus", "shared"))
-    modules = corpus.read_modules()[0][::3]
-    concepts = corpus.write_corpus(modules, tmp_path)
+    modules = corpus.read_modules()[::3]
+    packages = corpus.write_documents(
+        [one for one in modules if one.dataset == "packages"], tmp_path / "packages.jsonl"
+    )
     tokenizer = shared.train_tokenizer((module.text for module in modules), tmp_path / "tokenizer.json")
-    options = {"vocabulary": {"concepts": concepts}, "overlap": "union", "tokenizer": tokenizer, "eos": shared.END}
-    cl.build(tmp_path / "packages.jsonl", tmp_path / "data", **options)
+    options = {
+        "vocabulary": {"concepts": corpus.CONCEPTS},
+        "overlap": "union",
+        "tokenizer": tokenizer,
+        "eos": shared.END,
+    }
+    cl.build(packages, tmp_path / "data", **options)
 
-    def run(out, *more):
-        script = checkout / "examples/atlas/train.py", tmp_path / "data", tmp_path / out, "--steps", STEPS, *more
+    def run(out, **more):
+        script = checkout / "examples/atlas/train.py", tmp_path / "data", tmp_path / out, STEPS
         done = subprocess.run(
-            **shared.torchrun(2, *script), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-            preexec_fn=die_with_parent,
+            **shared.torchrun(2, *script, **more), preexec_fn=die_with_parent,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
         )  # fmt: skip
         assert (done.returncode == 0) == (not more), done.stdout[-4000:]
 
-    run("run", "--die-at", STEPS * 2 // 3)
+    run("run", DIES_AT=str(STEPS * 2 // 3))
     assert not (tmp_path / "run/metrics.json").exists()
     for out in ("run", "whole"):
         run(out)

@@ -10,8 +10,6 @@ import pytest
 from tests.dying import die_with_parent
 from tests.scale import SOAK
 
-pytest.importorskip("matplotlib", reason="matplotlib is not installed: `make test-trainers` has it")
-
 DOCUMENTS, STEPS = (12, 300) if SOAK else (3, 20)
 
 
@@ -19,15 +17,13 @@ DOCUMENTS, STEPS = (12, 300) if SOAK else (3, 20)
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_student_learns_more_with_its_teacher(checkout, tmp_path):
-    command = [sys.executable, "examples/distill/run.py", "--output", str(tmp_path / "out")]
-    command += ["--documents", str(DOCUMENTS), "--steps", str(STEPS)]
+    command = [sys.executable, "examples/distill/run.py", str(tmp_path / "out"), str(DOCUMENTS), str(STEPS)]
     done = subprocess.run(
         command, env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": str(checkout)}, cwd=checkout,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, preexec_fn=die_with_parent,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:]
     assert f"teacher_ids: u2 [8], {DOCUMENTS} tokens begin documents" in done.stdout
-    alone, distilled, _ = (curve[-1][1] for curve in json.loads((tmp_path / "out/losses.json").read_text()).values())
-    assert (tmp_path / "out/distill.png").stat().st_size > 10_000
+    alone, distilled, _ = json.loads((tmp_path / "out/losses.json").read_text()).values()
     if SOAK:
         assert distilled < alone - 0.1

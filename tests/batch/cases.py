@@ -1,12 +1,12 @@
 """Random datasets with all that a batch can hold; batches by hand, of windows that are picked."""
 
+from dataclasses import replace
+
 import numpy as np
 
 import conceptloader as cl
-from conceptloader.config import ConceptOptions, Outputs, View
-from conceptloader.config.mask import ALWAYS, Mask
+from conceptloader.config import ConceptOptions, Outputs
 from conceptloader.loader.batch.open import decide_layout
-from conceptloader.order.progress.spec import Member
 from conceptloader.testing import random_documents, write_dataset
 from tests.oracle.corpora import FIELDS, Types, write, write_columns
 from tests.oracle.data import read as read_plainly
@@ -38,32 +38,17 @@ def configs(folder, seed):
     return found
 
 
-def make_view(name, dataset, dataset_id, start, count, seq_len, quarantine=()):
-    """`count` windows from token `start` on, or documents from document `start` on."""
-    documents = dataset.mode == "document"
-    stop = dataset.num_tokens if documents else start + count * seq_len + 1
-    return View(
-        name=name,
-        dataset_id=dataset_id,
-        dataset=dataset,
-        member=Member(
-            dataset=name,
-            seq_len=None if documents else seq_len,
-            windows=count,
-            stream_fingerprint=dataset.stream_fingerprint,
-            token_range=(0 if documents else start, stop),
-        ),
-        start=start,
-        tracks=tuple(dataset.tracks),
-        mask=Mask.of(*np.array(quarantine, np.int64).reshape(-1, 2).T, ALWAYS),
-    )
+def make_view(path, seq_len, dataset_id=0, **config):
+    """A dataset as a configuration of it alone reads it, with all its tracks."""
+    [view] = cl.open_blend({"seq_len": seq_len, "datasets": {path.name: {"path": str(path)}}, **config}).views
+    return replace(view, dataset_id=dataset_id, tracks=tuple(view.dataset.tracks))
 
 
 def small_view(path, seq_len, shards=3, encoding="spans"):
     """All windows of a dataset with two tracks, and a layout of all that is in them."""
     documents = random_documents(20 * shards, seed=shards, mean_length=30, tracks={"concepts": 50, "topics": 9})
-    dataset = cl.open_dataset(write_dataset(path, documents, shards=shards, encoding=encoding))
-    view = make_view("x", dataset, 0, 0, (dataset.num_tokens - 1) // seq_len, seq_len)
+    write_dataset(path, documents, shards=shards, encoding=encoding)
+    view = make_view(path, seq_len)
     tracks = {track: ConceptOptions(overflow="truncate", max_spans=seq_len) for track in view.tracks}
     outputs = Outputs(document_ids=True, cu_seqlens=True, position_ids="document")
     return view, decide_layout([view], seq_len, outputs, tracks)

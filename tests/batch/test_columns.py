@@ -1,13 +1,14 @@
 """`outputs.columns`: values for each token in batches, and what is refused at launch."""
 
 import numpy as np
+import yaml
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
 from conceptloader.loader.batch.open import open_reader
 from conceptloader.testing import random_documents, write_dataset
 from tests.corpora.columns import add_column, random_items
-from tests.raises import raises
+from tests.raises import cells, raises
 
 
 def config(path, columns, **keys):
@@ -24,51 +25,58 @@ def launch(path, columns, **keys):
     open_reader(cl.open_blend(config(path, columns, **keys)))
 
 
+UNFIT = """
+ds | {columns: {idz: labels}} | outputs.columns.idz | an unknown column 'idz' | did you mean ids
+ds | {columns: {ids: {missing: 0.5}}} | outputs.columns.ids.missing | 0.5 | -
+ds | {columns: {ids: labels}, fields: {ids: labels}} | outputs | two arrays of a batch would be called ids | -
+ds other | {columns: {ids: labels}} | outputs.columns.ids | no such column in dataset other | missing: -1
+ds other | {columns: {ids: {missing: -1, dtype: stored}}} | outputs.columns.ids.missing | -1 | -
+ds third | {columns: {ids: {missing: -1}}} | outputs.columns.ids | u4[3] in dataset ds, but u4[2] in third | -
+"""
+
+
 def test_what_does_not_fit_is_an_error_at_launch(tmp_path):
-    ds = dataset(tmp_path / "ds")
-    dataset(tmp_path / "other")
+    ds, *_ = [dataset(tmp_path / name) for name in ("ds", "other", "third")]
     add_column(tmp_path / "ds", "ids", random_items(np.random.default_rng(3), ds.num_tokens, "u4", (3,)))
-    two = {"datasets": {name: {"path": str(tmp_path / name), "weight": 1} for name in ("ds", "other")}}
-    with raises(ConfigError, "outputs.columns.idz", "an unknown column 'idz'", "ids", fix="did you mean ids"):
-        launch(tmp_path / "ds", {"idz": "labels"})
-    with raises(ConfigError, "outputs.columns.ids", "no such column in dataset other", fix="missing: -1"):
-        launch(tmp_path / "ds", {"ids": "labels"}, **two)
-    launch(tmp_path / "ds", {"ids": {"missing": -1}}, **two)
-    with raises(ConfigError, "outputs.columns.ids.missing", "-1", "uint32"):
-        launch(tmp_path / "ds", {"ids": {"missing": -1, "dtype": "stored"}}, **two)
-    with raises(ConfigError, "outputs.columns.ids.missing", "0.5", "int64"):
-        launch(tmp_path / "ds", {"ids": {"missing": 0.5}})
-    add_column(tmp_path / "other", "ids", np.ones((ds.num_tokens, 2), "u4"))
-    with raises(ConfigError, "outputs.columns.ids", "u4[3] in dataset ds, but u4[2] in other", "same type and shape"):
-        launch(tmp_path / "ds", {"ids": {"missing": -1}}, **two)
-    with raises(ConfigError, "outputs", "two arrays of a batch would be called ids"):
-        launch(tmp_path / "ds", {"ids": "labels"}, outputs={"fields": {"ids": "labels"}})
+    add_column(tmp_path / "third", "ids", np.ones((ds.num_tokens, 2), "u4"))
+    for names, outputs, path, found, fix in cells(UNFIT):
+        datasets = {name: {"path": str(tmp_path / name), "weight": 1} for name in names.split()}
+        with raises(ConfigError, path, found, fix=fix):
+            launch("", {}, datasets=datasets, outputs=yaml.safe_load(outputs))
+    two = {name: {"path": str(tmp_path / name), "weight": 1} for name in ("ds", "other")}
+    launch("", {"ids": {"missing": -1}}, datasets=two)
+
+
+MISSING = """
+first | {columns: {first: labels}} | -
+starts | {columns: {starts: labels}} | {starts} tokens without a value ({starts} begin documents, 0 are in shards
+first | {columns: {first: inputs}} | 1 tokens without a value
+starts | {columns: {starts: labels}, mask_document_boundaries: true} | -
+starts, packs | {columns: {starts: labels}} | -
+further, packs | {columns: {further: labels}} | {further} tokens without a value
+further, packs | {columns: {further: {missing: -1}}} | -
+absent, packs | {columns: {absent: labels}} | {absent} tokens without a value
+absent, packs | {columns: {absent: {missing: -1}}} | -
+"""
 
 
 def test_tokens_without_a_value_are_an_error_unless_none_is_a_label_with_loss(tmp_path):
     ds = dataset(tmp_path / "ds")
     items = random_items(np.random.default_rng(4), ds.num_tokens, "u2", (2,))
     starts = [ds.document_range(k)[0] for k in range(len(ds))]
-    path, missing = tmp_path / "ds", np.zeros(ds.num_tokens, np.bool_)
-    missing[0] = True
-    add_column(path, "first", items, missing=missing)
-    launch(path, {"first": "labels"})  # no window's label
-    missing[starts] = True
-    add_column(path, "starts", items, missing=missing)
-    found = f"{missing.sum()} tokens without a value ({missing.sum()} begin documents, 0 are in shards"
-    with raises(ConfigError, "outputs.columns.starts", found, "a value for each token"):
-        launch(path, {"starts": "labels"})
-    with raises(ConfigError, "outputs.columns.first", "1 tokens without a value"):
-        launch(path, {"first": "inputs"})
-    launch(path, {"starts": "labels"}, outputs={"mask_document_boundaries": True})
-    launch(path, {"starts": "labels"}, packing={"bins": 4})
-    missing[starts[5] + 1] = True
-    add_column(path, "further", items, missing=missing)
-    add_column(path, "absent", items, without=[1])
-    for name, number in (("further", missing.sum()), ("absent", np.diff(ds.shard_starts)[1])):
-        with raises(ConfigError, f"outputs.columns.{name}", f"{number} tokens without a value"):
-            launch(path, {name: "labels"}, packing={"bins": 4})
-        launch(path, {name: {"missing": -1}}, packing={"bins": 4})
+    lacking = {"first": [0], "starts": starts, "further": [*starts, starts[5] + 1]}
+    for name, tokens in lacking.items():
+        add_column(tmp_path / "ds", name, items, missing=np.isin(np.arange(ds.num_tokens), tokens))
+    add_column(tmp_path / "ds", "absent", items, without=[1])
+    numbers = {**{name: len(tokens) for name, tokens in lacking.items()}, "absent": np.diff(ds.shard_starts)[1]}
+    for case, outputs, found in cells(MISSING):
+        name, _, packs = case.partition(", ")
+        more = {"outputs": yaml.safe_load(outputs), **({"packing": {"bins": 4}} if packs else {})}
+        if not found:
+            launch(tmp_path / "ds", {}, **more)
+            continue
+        with raises(ConfigError, f"outputs.columns.{name}", found.format(**numbers), "a value for each token"):
+            launch(tmp_path / "ds", {}, **more)
 
 
 def test_ranks_compare_the_columns_that_they_read(tmp_path):

@@ -24,34 +24,16 @@ def build(path, fields, number):
     types = {"xu1": "u1", "w": "f2", **fields}
     spans = {"quality": [(0, 14, np.array([3], number))], "notes": [(14, 28, {"at": 14})]}
     written(path, [([1] * 28, spans, "", dict.fromkeys(types, range(28)))], tracks=tracks, fields=types)
-    return make_view(path.name, cl.open_dataset(path), int(path.name == "b"), 0, 3, 9)
-
-
-def weights_of(views, layout):
-    """Of all windows of two views."""
-    samples = np.arange(6, dtype=np.uint64)
-    picked = np.repeat([0, 1], 3), samples % np.uint64(3)
-    found = BatchReader(None, views, layout).read(samples, picked=picked)
-    assert found.keys() == layout.names()
-    return found["loss_weight"]
+    return make_view(path, 9, int(path.name == "b"))
 
 
 @pytest.mark.parametrize("name", ["own", "quality"])
-def test_a_dataset_without_weights_has_the_one_that_is_given(tmp_path, name):
+def test_a_dataset_without_weights_needs_one_that_is_given(tmp_path, name):
     """Nothing is guessed, neither 1 nor 0: one of the two would train with other weights than its user thinks."""
-    lacking = replace(build(tmp_path / "b", {}, "f4"), tracks=())
-    views = [build(tmp_path / "a", {"own": "f4"}, "f4"), lacking]
+    views = [build(tmp_path / "a", {"own": "f4"}, "f4"), replace(build(tmp_path / "b", {}, "f4"), tracks=())]
     message = rf"outputs\.loss_weight: found no (field|track that is read) called '{name}' in b .* missing: 1"
-    for given in (name, {"name": name, "outside": 2}):
-        with pytest.raises(ConfigError, match=message):
-            decide_layout(views, 9, Outputs(loss_weight=given))
-    given = {"name": name, "missing": -0.375, **({"outside": 0.125} if name == "quality" else {})}
-    layout = decide_layout(views, 9, Outputs(loss_weight=given))
-    assert layout.names() == decide_layout(views, 9, Outputs()).names() | {"loss_weight"}
-    found = weights_of(views, layout)
-    assert (found[3:] == -0.375).all()
-    assert (found[:3] != -0.375).all()
-    assert (found[:3] == 0.125).any() == (name == "quality")
+    with pytest.raises(ConfigError, match=message):
+        decide_layout(views, 9, Outputs(loss_weight={"name": name, "outside": 2}))
 
 
 def test_a_product_that_is_no_number_is_an_error(tmp_path):
@@ -97,29 +79,21 @@ def test_what_does_not_fit_is_an_error_before_training(tmp_path):
 NUMBER = {"codec": "numpy", "parameters": {"dtype": "f4"}}
 
 
-@pytest.mark.parametrize(
-    ("weight", "kind", "value"),
-    [
-        *product("w", ["f2", "f4"], [np.nan, -np.inf]),
-        (("v", "w"), "f4", np.nan),
-        ({"name": "t", "outside": 1}, "f4", np.nan),
-    ],
-)
-def test_a_weight_that_is_no_number_is_an_error(tmp_path, weight, kind, value):
+@pytest.mark.parametrize(("kind", "value"), [*product(["f2", "f4"], [np.nan, -np.inf])])
+def test_a_weight_that_is_no_number_is_an_error(tmp_path, kind, value):
     spans = {"t": [(0, 10, np.array([3.0])), (10, 12, np.array([value]))]}
     fields = {"v": [1.0] * 20, "w": [1.0] * 15 + [value] + [0.5] * 4}
     kinds = dict.fromkeys(fields, kind)
     path = written(tmp_path / "ds", [([1] * 20, spans, "", fields)], tracks={"t": NUMBER}, fields=kinds)
-    view = make_view("x", cl.open_dataset(path), 0, 0, 2, 9)
-    layout = decide_layout([view], 9, Outputs(loss_weight=weight))
-    good = 1
-    said = rf"00000\.stream\.bin: found {value} in field w as the weight of token 15 of shard 0"
-    if isinstance(weight, dict):
-        good, said = 3, "sample 7: track t: found a weight that is NaN or Inf"
-    reader = BatchReader(None, [view], layout)
-    assert (read(reader, 0)["loss_weight"] == good).all()
-    with pytest.raises(FormatError, match=said):
-        read(reader, 1, first=6)
+    view = make_view(path, 9)
+    of_field = rf"00000\.stream\.bin: found {value} in field w as the weight of token 15 of shard 0"
+    of_track = "sample 7: track t: found a weight that is NaN or Inf"
+    track = {"name": "t", "outside": 1}
+    for weight, good, said in [("w", 1, of_field), (("v", "w"), 1, of_field), (track, 3, of_track)]:
+        reader = BatchReader(None, [view], decide_layout([view], 9, Outputs(loss_weight=weight)))
+        assert (read(reader, 0)["loss_weight"] == good).all()
+        with pytest.raises(FormatError, match=said):
+            read(reader, 1, first=6)
 
 
 @pytest.mark.parametrize("wrong", [[], [1.0, 2.0]])
@@ -128,7 +102,7 @@ def test_a_span_with_no_single_number_is_an_error(tmp_path, wrong):
     path = written(tmp_path / "ds", [([1] * 20, spans)], tracks={"t": NUMBER})
     edit(path, "tracks", "t", "max_items", value=None)  # not counted
     assert cl.verify(path, full=True) == []
-    view = make_view("x", cl.open_dataset(path), 0, 0, 2, 9)
+    view = make_view(path, 9)
     layout = decide_layout([view], 9, Outputs(), {"t": ConceptOptions()})
     said = (
         rf"00000\.t\.index: found {4 * len(wrong)} bytes as record 1 of track t, expected a single number of 4 bytes; "

@@ -8,7 +8,7 @@ from conceptloader.errors import FormatError, InputError
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.loader.batch.open import open_reader
 from tests.corpora.small import written
-from tests.raises import raises
+from tests.raises import cells, raises
 
 SEQ_LEN, SHARD = 8, 80  # the windows of a shard do not end where it does
 TOKENIZER = {"name": "some", "eos_id": None}
@@ -47,73 +47,65 @@ def damage(file, at, value, dtype):
 
 
 @pytest.mark.parametrize("outputs", OUTPUTS)
-@pytest.mark.parametrize(
-    ("vocab_size", "encoding", "item", "dtype"),
-    [(300, None, 2, "u2"), (70_000, None, 4, "u4"), (300, "dense", 6, "u2"), (70_000, "dense", 8, "u4")],
-)
-def test_a_token_outside_of_the_vocabulary(tmp_path, outputs, vocab_size, encoding, item, dtype):
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(300, "u2"), (70_000, "u4")])
+@pytest.mark.parametrize("encoding", [None, "dense"])
+def test_a_token_outside_of_the_vocabulary(tmp_path, outputs, vocab_size, encoding, dtype):
     path = native(tmp_path / "ds", vocab_size, encoding)
-    file = path / "00001.stream.bin"
-    concepts = {"concepts": {}} if encoding else {}
+    file, concepts = path / "00001.stream.bin", {"concepts": {}} if encoding else {}
+    item = int(dtype[1]) + (4 if encoding else 0)
     for at, broken in ((3, [10]), (8, [10, 11])):  # token 88 is the last label of one window and the first of the next
         whole = file.read_bytes()
         damage(file, at * item, vocab_size, dtype)
         batches = reader(path, outputs, concepts)
-        for number in range(19):
-            if number not in broken:
-                assert window(batches, number)["input_ids"].max() < vocab_size
-                continue
-            with pytest.raises(FormatError) as raised:
+        for number in {*range(19)} - {*broken}:
+            assert window(batches, number)["input_ids"].max() < vocab_size
+        for number in broken:
+            with raises(FormatError, f"sample {number}, dp_rank 3: {file}", fix="DATASET --full") as raised:
                 window(batches, number)
-            for part in (
-                f"sample {number}, dp_rank 3: {file}: ", f"id {vocab_size} as token {at} of shard 1",
-                f"token {SHARD + at} of the dataset", f"[0, {vocab_size})", "DATASET --full",
-            ):  # fmt: skip
+            for part in (f"id {vocab_size} as token {at} of shard 1", f"token {SHARD + at} of", f"[0, {vocab_size})"):
                 assert part in str(raised.value)
         damage(file, at * item, vocab_size - 1, dtype)
-        assert window(reader(path, outputs, concepts), broken[0])["input_ids"].shape == (1, SEQ_LEN)
+        window(reader(path, outputs, concepts), broken[0])
         file.write_bytes(whole)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "vocab_size", "good", "bad"),
-    [
-        ("u2", 100, 99, 100),
-        ("u2", 100_000, 65_535, None),  # the type holds fewer than the vocabulary has
-        ("u2", None, 65_535, None),
-        ("u4", None, 2**32 - 1, None),
-        ("i4", 100, 99, -1),
-        ("i4", None, 2**31 - 1, -1),
-        ("i8", 100, 99, -(2**63)),
-        ("i8", 2**32, 2**32 - 1, 2**32),
-        ("i8", None, 2**32 - 1, -1),
-        ("i8", None, 0, 2**63 - 1),
-    ],
-)
+ADOPTED = """
+u2 | 100 | 99 | 100
+u2 | 100_000 | 65_535 | 65_535
+u2 | 0 | 65_535 | 65_535
+u4 | 0 | 4294967295 | 4294967295
+i4 | 100 | 99 | -1
+i4 | 0 | 2147483647 | -1
+i8 | 100 | 99 | -9223372036854775808
+i8 | 4294967296 | 4294967295 | 4294967296
+i8 | 0 | 4294967295 | -1
+i8 | 0 | 0 | 9223372036854775807
+"""
+"""Type, size of the vocabulary (0: not known), an id that may be, and one that may not (equal: there is none)."""
+
+
+@pytest.mark.parametrize(("dtype", "vocab_size", "good", "bad"), cells(ADOPTED))
 def test_adopted_files(tmp_path, monkeypatch, dtype, vocab_size, good, bad):
+    vocab_size, good, bad = map(int, (vocab_size, good, bad))
     tokens = np.zeros(SHARD, f"<{dtype}")
-    tokens[11] = good
-    tokens.tofile(tmp_path / "x.bin")
     known = cl.writing.Tokenizer(vocab_size=vocab_size, **TOKENIZER) if vocab_size else None
-    nothing = "conceptloader.ingest.adopt.adopt.check_ids", lambda *_: None
-    if known is None or bad is None:  # else ids that no vocabulary has are refused, and a type that lacks some
-        monkeypatch.setattr(*nothing)
-    adopt([tmp_path / "x.bin"], tmp_path / "ds", dtype=dtype, tokenizer=known)
-    assert window(reader(tmp_path / "ds"), 1)["input_ids"][0, 3] == good
-    if bad is not None:
-        tokens[11] = bad
-        tokens.tofile(tmp_path / "x.bin")
-        if known is not None and bad >= 0:
-            with raises(InputError, "x.bin", f"token {bad}"):
-                adopt([tmp_path / "x.bin"], tmp_path / "again", dtype=dtype, tokenizer=known)
-        monkeypatch.setattr(*nothing)  # as if it came later in the file
-        adopt([tmp_path / "x.bin"], tmp_path / "again", dtype=dtype, tokenizer=known)
-        batches = reader(tmp_path / "again")
+    for value in {good, bad}:
+        tokens[11] = value
+        tokens.tofile(tmp_path / f"{value}.bin")
+    if known and good < bad:
+        with raises(InputError, f"{bad}.bin", f"token {bad}"):
+            adopt([tmp_path / f"{bad}.bin"], tmp_path / str(bad), dtype=dtype, tokenizer=known)
+    monkeypatch.setattr("conceptloader.ingest.adopt.adopt.check_ids", lambda *_: None)  # as if it came later
+    for value in {good, bad}:
+        adopt([tmp_path / f"{value}.bin"], tmp_path / str(value), dtype=dtype, tokenizer=known)
+    assert window(reader(tmp_path / str(good)), 1)["input_ids"][0, 3] == good
+    if bad != good:
+        batches = reader(tmp_path / str(bad))
         window(batches, 0)
-        with pytest.raises(FormatError, match=rf"sample 1, dp_rank 3: .*x\.bin: found id {bad} as token 11 of shard 0"):
+        with pytest.raises(FormatError, match=rf"sample 1, dp_rank 3: .*bin: found id {bad} as token 11 of shard 0"):
             window(batches, 1)
         with pytest.raises(FormatError, match=f"found id {bad}"):
-            cl.open_dataset(tmp_path / "again").tokens(8, 12)
+            cl.open_dataset(tmp_path / str(bad)).tokens(8, 12)
 
 
 @pytest.mark.parametrize("layout", ["padded", "ragged"])

@@ -1,38 +1,24 @@
-"""What a pass over a batch lacks is got together, and the pass repeated: how often, with how few descriptors."""
+"""What a pass over a batch lacks is got together, and the pass repeated; what an interrupt leaves."""
 
 import dataclasses
 import threading
-import uuid
 
-import fsspec
 import numpy as np
 import pytest
 
-import conceptloader as cl
 from conceptloader.config import ConceptOptions, Outputs
 from conceptloader.errors import FormatError, ReadError
+from conceptloader.kernels.kernel import Kernel
 from conceptloader.loader.batch.open import decide_layout
 from conceptloader.loader.batch.open_files import OpenFiles
 from conceptloader.loader.batch.reader import MOST_PASSES, BatchReader
 from conceptloader.storage.handles import Handles
-from conceptloader.storage.remote.objects import RemoteObjects
 from conceptloader.testing import random_documents, write_dataset
 from tests.batch.cases import make_view, read, small_view
 from tests.batch.compare import assert_same
-from tests.packing.packed import make_view as make_packs
 
 SEQ_LEN = 24
 NO_ORDER = None
-
-
-class Passes(Handles):
-    """Counts the passes of a reader, each of which uses its descriptors without interruption."""
-
-    begun = 0
-
-    def begin(self):
-        self.begun += 1
-        return super().begin()
 
 
 def shards(path, count):
@@ -50,25 +36,11 @@ def check(reader, view):
     assert_same(read(reader, *windows), read(BatchReader(NO_ORDER, [view], reader.layout), *windows))
 
 
-@pytest.fixture
-def store(monkeypatch):
-    """A dataset in a store, of which blocks of 24 bytes are kept, and not for long."""
-    monkeypatch.setattr(RemoteObjects, "block_bytes", 24)  # or else a block is often all of a file
-    monkeypatch.setenv("CONCEPTLOADER_REMOTE_MEMORY_BYTES", "777")  # a cache of its own
-
-    def put(path):
-        bucket = f"memory://{uuid.uuid4().hex}"
-        fsspec.filesystem("memory").put(str(path), f"{bucket}/a", recursive=True)
-        return cl.open_dataset(f"{bucket}/a")
-
-    return put
-
-
 def test_packs_read_documents_also_after_windows_of_the_same_shards(tmp_path):
     """As in a run that goes on with another sequence length and packs: what it read before is still a member."""
     write_dataset(tmp_path / "a", random_documents(60, seed=2), shards=3)
-    packs = dataclasses.replace(make_packs(tmp_path / "a", SEQ_LEN, 64), tracks=())
-    before = dataclasses.replace(make_view("x", packs.dataset, 0, 0, 20, SEQ_LEN), tracks=())
+    packs = dataclasses.replace(make_view(tmp_path / "a", SEQ_LEN, packing={}), tracks=())
+    before = dataclasses.replace(make_view(tmp_path / "a", SEQ_LEN), dataset=packs.dataset, tracks=())
     samples = np.arange(20, dtype=np.uint64)
     for views in ([before, packs], [packs, before]):
         layout = decide_layout(views, SEQ_LEN, Outputs(), {})
@@ -83,13 +55,11 @@ def test_packs_read_documents_also_after_windows_of_the_same_shards(tmp_path):
 def test_what_stays_away_is_named(tmp_path, monkeypatch):
     """Not asked for for ever."""
     view = shards(tmp_path / "a", 3)
-    passes = Passes(1000)
-    reader = BatchReader(NO_ORDER, [view], layout_of(view), dp_rank=2, handles=passes)
+    reader = BatchReader(NO_ORDER, [view], layout_of(view), dp_rank=2)
     monkeypatch.setattr(OpenFiles, "open", lambda files, row: None)
     match = rf"sample 0, dp_rank 2: .*0.stream.bin: bytes \[0, \d+\) are still not at hand after {MOST_PASSES} passes"
     with pytest.raises(ReadError, match=match):
         read(reader, *range(view.count))
-    assert passes.begun == MOST_PASSES + 1
 
 
 def test_threads_that_close_each_others_files_take_turns(tmp_path, monkeypatch):
@@ -126,3 +96,25 @@ def test_of_two_damages_the_first_one_is_named(tmp_path):
             opened.write(content)
     with pytest.raises(FormatError, match=r"^sample 0: .*00000\.stream\.bin"):
         read(reader, *range(view.count))
+
+
+@pytest.mark.parametrize("before", [0, 8])
+def test_what_an_interrupt_leaves_is_not_gone_on_with(tmp_path, monkeypatch, before):
+    """Ctrl-C while a batch size is prepared for, or compiled for; meanwhile it can be asked what is waited for."""
+    view, layout = small_view(tmp_path / "ds", 16)
+    reader = BatchReader(None, [view], layout, dp_rank=4)
+    if before:
+        read(reader, *range(8))
+
+    def interrupted(*_):
+        waits.append(reader.where(threading.get_ident()))
+        raise KeyboardInterrupt
+
+    waits = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Kernel, "bind", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            read(reader, 0, 1, first=70)
+    assert waits[0].endswith("sample 70, dp_rank 4")
+    for size in (2, 8):
+        assert_same(read(reader, *range(size)), read(BatchReader(None, [view], layout), *range(size)))

@@ -1,6 +1,7 @@
 """The corpora that tests of single things use."""
 
 import conceptloader as cl
+from conceptloader.testing import random_documents, write_dataset
 from tests.corpora.drawn import Corpus, Document, Shard
 
 
@@ -14,6 +15,14 @@ def written(path, *shards, **options):
                 writer.add_document(*document)
     cl.writing.finalize(path)
     return path
+
+
+def random_datasets(folder, names, count=60, **keys):
+    """Datasets of random documents, as a configuration has them, with more keys of each."""
+    return {
+        name: {"path": str(write_dataset(folder / name, random_documents(count, seed=k, prefix=name))), **keys}
+        for k, name in enumerate(names)
+    }
 
 
 def small_corpus():

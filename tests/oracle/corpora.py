@@ -12,6 +12,7 @@ from conceptloader.format.write.view import write_view
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.trace.subset import SubsetOptions, make_subsets
 from tests.corpora.columns import add_column, random_items
+from tests.corpora.small import written
 from tests.oracle.data import read
 
 VOCAB, EOS, CONCEPTS = 300, 7, 9
@@ -66,43 +67,38 @@ def write(path, prefix, rng, block_tokens, types):
     """Documents of odd lengths, empty ones among them; shards of few, and of none."""
     bare = prefix == "bare"
     names = [f"concept-{k}" for k in range(CONCEPTS)]
-    numbers = {"dtype": types.number}
     tracks = {
-        "concepts": cl.writing.TrackOptions(vocabulary=names, encoding=pick(rng, "dense", "spans")),
-        "scored": cl.writing.TrackOptions(
-            parameters=types.scored, vocabulary=names, encoding=pick(rng, "dense", "spans")
-        ),
-        "numbers": cl.writing.TrackOptions(codec="numpy", parameters=numbers, encoding=pick(rng, "dense", "spans")),
-        "notes": cl.writing.TrackOptions(codec="json", encoding=pick(rng, "dense", "spans")),
+        "concepts": {"vocabulary": names},
+        "scored": {"parameters": types.scored, "vocabulary": names},
+        "numbers": {"codec": "numpy", "parameters": {"dtype": types.number}},
+        "notes": {"codec": "json"},
     }
-    build = cl.writing.create_writer(
+    longest, numbers = int(rng.choice([6, 20, 90])), itertools.count()
+
+    def documents(shard):
+        for _ in range(int(rng.integers(shard > 0 and 0, 2 + 900 // longest)) + 10 * (shard == 0)):
+            number = next(numbers)
+            n = int(rng.choice([0, 1, 2, longest, rng.integers(0, longest + 1)])) if number else 12
+            tokens = rng.integers(0, VOCAB, n)
+            tokens[-1:] = EOS
+            given = {name: random_bits(rng, n, kind) for name, kind in FIELDS.items()}
+            if not bare:
+                given |= {"loss_mask": rng.integers(0, 4, n) > 0, "weight": rng.random(n)}
+            spans = {} if bare else {t: random_spans(rng, n, t, types) for t in tracks}
+            if number == 0 and not bare:
+                spans["concepts"] = [(2, 9, [1])]  # so that no view is empty
+            yield tokens, spans, f"{prefix}-{number}", given
+
+    written(
         path,
-        cl.writing.BuildOptions(
-            mode="document" if prefix == "documents" else "token-stream" if bare else "stream-with-metadata",
-            tokenizer=TOKENIZER,
-            token_type=pick(rng, "u2", "u4"),
-            fields=FIELDS if bare else {"loss_mask": "u1", "weight": types.weight, **FIELDS},
-            tracks={} if bare else tracks,
-            block_tokens=block_tokens,
-        ),
-        plan=list(range(int(rng.integers(1, 5)))),
+        *map(documents, range(int(rng.integers(1, 5)))),
+        mode="document" if prefix == "documents" else "token-stream" if bare else "stream-with-metadata",
+        tokenizer=TOKENIZER,
+        token_type=pick(rng, "u2", "u4"),
+        fields=FIELDS if bare else {"loss_mask": "u1", "weight": types.weight, **FIELDS},
+        tracks={} if bare else {name: {**how, "encoding": pick(rng, "dense", "spans")} for name, how in tracks.items()},
+        block_tokens=block_tokens,
     )
-    longest, number = int(rng.choice([6, 20, 90])), 0
-    for shard in range(build.num_shards):
-        with build.shard(shard) as writer:
-            for _ in range(int(rng.integers(shard > 0 and 0, 2 + 900 // longest)) + 10 * (shard == 0)):
-                n = int(rng.choice([0, 1, 2, longest, rng.integers(0, longest + 1)])) if number else 12
-                tokens = rng.integers(0, VOCAB, n)
-                tokens[-1:] = EOS
-                given = {name: random_bits(rng, n, kind) for name, kind in FIELDS.items()}
-                if not bare:
-                    given |= {"loss_mask": rng.integers(0, 4, n) > 0, "weight": rng.random(n)}
-                spans = {} if bare else {t: random_spans(rng, n, t, types) for t in tracks}
-                if number == 0 and not bare:
-                    spans["concepts"] = [(2, 9, [1])]  # so that no view is empty
-                writer.add_document(tokens, spans, id=f"{prefix}-{number}", fields=given)
-                number += 1
-    cl.writing.finalize(path)
 
 
 def write_columns(path, types):

@@ -10,9 +10,12 @@ import logging
 import random
 import tempfile
 from hashlib import sha256
+from itertools import islice, pairwise
 from pathlib import Path
 
 import conceptloader as cl
+from tests.corpora.small import written
+from tests.order.plain import steps
 
 RECORDED = Path(__file__).with_suffix(".json")
 COUNT = 200
@@ -47,19 +50,14 @@ class Draw:
 
 def write(folder):
     """Datasets of which each token says where it is."""
+    tokenizer = cl.writing.Tokenizer(name="places", vocab_size=50_000, eos_id=49_999)
     for k, (name, size) in enumerate(SIZES.items()):
-        draw, at, documents = Draw(k), 0, []
-        while at < size:
-            end = min(size, at + draw.number(1, 40))
-            documents.append(range(k * 10_000 + at, k * 10_000 + end))
-            at = end
-        tokenizer = cl.writing.Tokenizer(name="places", vocab_size=50_000, eos_id=49_999)
-        options = cl.writing.BuildOptions(mode="stream-with-metadata", tokenizer=tokenizer, token_type="u4")
-        build = cl.writing.create_writer(folder / name, options, plan=[0])
-        with build.shard(0) as writer:
-            for number, document in enumerate(documents):
-                writer.add_document([*document], id=f"{name}-{number}")
-        cl.writing.finalize(folder / name)
+        draw, ends = Draw(k), [0]
+        while ends[-1] < size:
+            ends.append(min(size, ends[-1] + draw.number(1, 40)))
+        places = enumerate(pairwise(k * 10_000 + end for end in ends))
+        documents = [([*range(*place)], {}, f"{name}-{number}") for number, place in places]
+        written(folder / name, documents, tokenizer=tokenizer, token_type="u4")
 
 
 def order_hash(blend):
@@ -206,10 +204,7 @@ class History:
 
     def ends(self):
         """Where the steps end, as far as a history goes."""
-        ends = [0]
-        while ends[-1] < 2000:
-            ends.append(ends[-1] + [size for begin, size in self.rule if begin <= ends[-1]][-1])
-        return ends[1:]
+        return [end for _, end in islice(steps(self.rule), 200)]
 
     def step(self):
         return sum(end <= self.at for end in self.ends())

@@ -17,6 +17,7 @@ import numpy as np
 
 from tests.oracle.data import Data, Span, dtype, read
 from tests.order.plain import Order, ramp, sample_random
+from tests.packing.plain import pack, pieces_of
 
 
 @dataclass(frozen=True)
@@ -76,31 +77,9 @@ class Member:
         if any(low < e and a < high and self.is_never_read(a, e) for a, e in self.data.shards):
             return []
         packs = self.bins if high - low == length else -(-(high - low) // self.seq_len) + 1
-        pieces = [
-            (first, min(first + self.seq_len, e), e)
-            for a, e in self.documents()
-            for first in (range(a, e, self.seq_len) if self.overflow == "split" else [a] if a < e else [])
-            if low <= first < high
-        ]
-        filled, made, left = [0] * packs, [], []
-
-        def put(k, first, end, label_end):
-            made.append((k, Part(filled[k], first, end, label_end)))
-            filled[k] += end - first
-
-        for first, end, document_end in sorted(pieces, key=lambda piece: (piece[0] - piece[1], piece[0])):
-            fits = [k for k in range(packs) if filled[k] + end - first <= self.seq_len]
-            if fits:
-                put(max(fits, key=lambda k: (filled[k], -k)), first, end, document_end)
-            else:
-                left.append((first, end, document_end))
-        for first, end, document_end in left:
-            while first < end:
-                k = min(range(packs), key=lambda k: (filled[k], -k))
-                stop = min(end, first + self.seq_len - filled[k])
-                put(k, first, stop, document_end)
-                first = end if self.overflow == "truncate" else stop
-        return made
+        documents = [(k, a, e) for k, (a, e) in enumerate(self.documents()) if a < e]
+        made = pack(pieces_of(documents, low, high, self), packs, self)
+        return [(one.bin, Part(one.place, one.start, one.start + one.tokens, one.end)) for one in made]
 
 
 def cut(share, data):

@@ -128,7 +128,7 @@ def configurations(draw, folder, imported=False):
         whole_shard = st.sampled_from([(a, b) for a, b in data.shards if a < b] or [(0, 1)])
         config["exclude"].append({"dataset": name, "tokens": list(draw(some_tokens | whole_shard))})
     config["exclude"] += draw(exclusions(folder, paths))
-    add_outputs(draw, config, paths)
+    add_outputs(draw, config)
     return config
 
 
@@ -156,7 +156,7 @@ def exclusions(draw, folder, paths, start=0):
     return entries
 
 
-def add_outputs(draw, config, paths):
+def add_outputs(draw, config):
     outputs, packed = config["outputs"], "packing" in config
     outputs["position_ids"] = draw(st.sampled_from(["window", "document", "off"]))
     outputs["mask_document_boundaries"] = draw(st.booleans())
@@ -348,7 +348,7 @@ class Run:
         if kind == 1 and self.learned is None:
             past = self.oracle.gone(self.at)
             self.config.pop("continue_from", None)  # which a launch would resume first, as no stage
-            self.config = draw(staged(self.config, self.oracle, self.at))
+            self.config = draw(staged(self.config, self.at))
             self.oracle, self.load = Oracle(self.config, past=past), {"new_stage": True}
             self.saved, self.logged = [], False
         elif kind in (2, 3):
@@ -574,7 +574,7 @@ def edited(draw, config, oracle, at, phased):
 
 
 @st.composite
-def staged(draw, config, oracle, at):
+def staged(draw, config, at):
     """A data stage from sample `at` on: other weights, and phases, those before the position without effect."""
     names = sorted(config["datasets"])
     phases = draw(ahead(names, st.integers(1, at + 60)))

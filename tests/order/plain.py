@@ -144,13 +144,8 @@ class Order:
     drawn: what each dataset has drawn before. skips: (at, count)."""
 
     def __init__(self, seed, block, sizes, phases, skips=(), drawn=None):
-        self.seed, self.block, self.sizes, self.phases, self.skips = (
-            seed,
-            block,
-            sizes,
-            sorted(phases, key=lambda p: p[0]),
-            skips,
-        )
+        self.seed, self.block, self.sizes, self.skips = seed, block, sizes, skips
+        self.phases = sorted(phases, key=lambda p: p[0])
         self._blocks = {}
         self._trees = {}
         self._drawn = [dict.fromkeys(sizes, 0) | dict(drawn or {})]  # before each phase
@@ -165,28 +160,31 @@ class Order:
         epoch = draw // size
         return name, epoch, permute(draw % size, size, epoch_key(derive_key(self.seed, "window order", name), epoch))
 
+    def phase_of(self, g):
+        return max(k for k, (start, _) in enumerate(self.phases) if start <= g)
+
     def draw(self, g):
         """(dataset, how many of it came before) of a global sample."""
-        number = max(k for k, (start, _) in enumerate(self.phases) if start <= g)
+        number = self.phase_of(g)
         b, r = divmod(g - self.phases[number][0], self.block)
         name, draw = self.block_order(number, b)[r]
         return name, self.drawn(number)[name] + draw
 
     def drawn(self, number):
-        while len(self._drawn) <= number:
-            k = len(self._drawn)
-            counts = dict(self._drawn[-1])
-            for g in range(self.phases[k - 1][0], self.phases[k][0]):
-                counts[self.draw(g)[0]] += 1
-            self._drawn.append(counts)
+        """What each dataset has drawn before a phase."""
+        while (k := len(self._drawn)) <= number:
+            self._drawn.append(self.counted(k - 1, self.phases[k][0]))
         return self._drawn[number]
 
-    def drawn_before(self, g):
-        number = max(k for k, (start, _) in enumerate(self.phases) if start <= g)
+    def counted(self, number, stop):
+        """The same before the global sample `stop`, up to which a phase lasts."""
         counts = dict(self.drawn(number))
-        for earlier in range(self.phases[number][0], g):
-            counts[self.draw(earlier)[0]] += 1
+        for g in range(self.phases[number][0], stop):
+            counts[self.draw(g)[0]] += 1
         return counts
+
+    def drawn_before(self, g):
+        return self.counted(self.phase_of(g), g)
 
     def block_order(self, number, b):
         if (number, b) not in self._blocks:

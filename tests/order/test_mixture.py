@@ -4,7 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -12,53 +11,37 @@ from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
-from conceptloader.kernels.order import climb
 from conceptloader.order.segments import Segment
 from conceptloader.order.tree import build_tree
 from tests.order import plain
 from tests.raises import cells, raises
 
 
-class Given(cl.Mixture):
-    """A mixture that knows its arguments."""
-
-    def __init__(self, *, segments, **options):
-        super().__init__(segments=segments, **options)
-        self.given = sorted(segments, key=lambda one: one.at)
-
-
 @st.composite
-def mixtures(draw, most, max_skips=3):
-    """Of datasets of up to `most` windows, with changes of weights and skips."""
+def mixtures(draw, most):
+    """Of datasets of up to `most` windows, with changes of weights and skips; and docs/order.md of the same."""
     sizes = draw(st.lists(st.integers(1, most) | st.integers(1, 60), min_size=1, max_size=7))
     names = draw(st.permutations([f"dataset-{k}" for k in range(len(sizes))]))
     weights = st.dictionaries(st.sampled_from(names), st.integers(1, 1000) | st.floats(0.01, 10), min_size=1)
     starts = draw(st.sets(st.integers(1, 400), max_size=3))
     skips = st.builds(lambda at, count: Segment(at=at, skip=count), st.integers(0, 400), st.integers(1, 100))
-    return Given(
-        sizes=sizes,
-        names=names,
-        segments=[
-            Segment(at=0, weights=draw(weights)),
-            *draw(st.lists(skips, max_size=max_skips)),
-            *(Segment(at=start, weights=draw(weights)) for start in sorted(starts)),
-        ],
-        seed=draw(st.integers(-5, 1 << 64)),
-        block=draw(st.sampled_from([1, 2, 7, 64])),
-        shuffle=draw(st.integers(0, 4)) > 0,
+    given = [
+        Segment(at=0, weights=draw(weights)),
+        *draw(st.lists(skips, max_size=3)),
+        *(Segment(at=start, weights=draw(weights)) for start in sorted(starts)),
+    ]
+    seed, block = draw(st.integers(-5, 1 << 64)), draw(st.sampled_from([1, 2, 7, 64]))
+    mixture = cl.Mixture(
+        sizes=sizes, names=names, segments=given, seed=seed, block=block, shuffle=draw(st.integers(0, 4)) > 0
     )
+    skips = [(one.at, one.skip) for one in given if one.skip]
+    phases = [(one.at and one.at + sum(n for at, n in skips if at <= one.at), one.weights) for one in given]
+    sizes = dict(zip(names, sizes, strict=True))
+    return mixture, plain.Order(seed, block, sizes, [phase for phase in phases if phase[1]], skips)
 
 
 # Sizes on both sides of that up to which windows are shuffled by a table.
 MIXTURES = st.sampled_from([1100, 1 << 40]).flatmap(mixtures)
-
-
-def plain_order(m):
-    """docs/order.md, from the arguments of a mixture alone."""
-    skips = [(one.at, one.skip) for one in m.given if one.skip]
-    phases = [(one.at and one.at + sum(n for at, n in skips if at <= one.at), one.weights) for one in m.given]
-    sizes = dict(zip(m.names, m.sizes, strict=True))
-    return plain.Order(m.seed, m.block, sizes, [phase for phase in phases if phase[1]], skips)
 
 
 def place(m, order, name, draw):
@@ -68,9 +51,9 @@ def place(m, order, name, draw):
     return m.names.index(name), epoch, plain.permute(i, size, key) if m.shuffle else i
 
 
-@given(m=MIXTURES, ts=st.lists(st.integers(0, 500) | st.integers(0, 2**50), min_size=1, max_size=20))
-def test_kernels_equal_the_definition(m, ts):
-    order = plain_order(m)
+@given(both=MIXTURES, ts=st.lists(st.integers(0, 500) | st.integers(0, 2**50), min_size=1, max_size=20))
+def test_kernels_equal_the_definition(both, ts):
+    m, order = both
     drawn = [order.draw(order.global_sample(t)) for t in ts]
     expected = [place(m, order, *one) for one in drawn]
     assert [*zip(*(column.tolist() for column in m.sample_many(ts)), strict=True)] == expected
@@ -81,10 +64,11 @@ def test_kernels_equal_the_definition(m, ts):
 
 
 @settings(max_examples=50)
-@given(m=MIXTURES, data=st.data())
-def test_the_inverse_of_any_windows_is_that_of_the_definition(m, data):
+@given(both=MIXTURES, data=st.data())
+def test_the_inverse_of_any_windows_is_that_of_the_definition(both, data):
     """Also of those that a skip passes over, and of datasets that have left or never take part."""
-    order, dataset, epoch = plain_order(m), data.draw(st.integers(0, len(m.sizes) - 1)), data.draw(st.integers(0, 2))
+    m, order = both
+    dataset, epoch = data.draw(st.integers(0, len(m.sizes) - 1)), data.draw(st.integers(0, 2))
     last = m.sizes[dataset] - 1
     windows = data.draw(st.lists(st.integers(0, min(last, 99)) | st.integers(0, last), min_size=1, max_size=30))
     read = {order.global_sample(t): t for t in range(800)}
@@ -97,14 +81,6 @@ def test_the_inverse_of_any_windows_is_that_of_the_definition(m, data):
             assert key in known or m.names[dataset] not in order.phases[-1][1]
         else:
             assert place(m, order, *order.draw(order.global_sample(found))) == key
-
-
-@given(st.integers(1, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
-def test_division_of_two_words(divisor, low, high):
-    """By `climb`, over one level of a tree."""
-    high, out = high % divisor, np.zeros(1, np.uint64)
-    climb(*(np.array([word], np.uint64) for word in (high, divisor, low)), out)
-    assert int(out[0]) == (high << 64 | low) // divisor
 
 
 @given(st.lists(st.integers(1, 2**20), min_size=2, max_size=24))

@@ -11,7 +11,7 @@ from conceptloader.config.phases import Phase, Ramp, planned
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.spec import VERSIONS, Member, OrderSpec
 from conceptloader.order.segments import Segment
-from tests.raises import cells, raises
+from tests.raises import cells
 
 PHASES = [Segment(at=0, weights={"web": 0.7, "code": 0.3}), Segment(at=189, weights={"web": 1, "code": 1})]
 SKIP = Segment(at=90, skip=11)
@@ -40,32 +40,11 @@ def spec(**changes):
 
 
 def test_canonical():
-    a, more = spec(), [(30, 70), (2.5, 2.5)]
-    b = spec(
-        members=dict(reversed(a.members.items())),
-        segments=[
-            SKIP,
-            *(replace(one, weights={"code": c, "web": w}) for one, (c, w) in zip(PHASES, more, strict=True)),
-        ],
-    )
-    assert a.hash == b.hash
+    a, web, code = spec(), {"web": 2.5}, {"code": 2.5}
+    turned = [replace(PHASES[0], weights={"code": 30, "web": 70}), replace(PHASES[1], weights=code | web)]
+    assert spec(members=dict(reversed(a.members.items())), segments=[SKIP, *turned]).hash == a.hash
     assert a.segments[0].weights == {"code": 3, "web": 7}
     assert len({a.hash, spec(seed=8).hash, spec(segments=PHASES).hash, spec(quarantine={"web": "x"}).hash}) == 4
-
-
-def test_json_round_trip():
-    a = spec(quarantine={"web": "x"}, extra={"blend": "y"}, base=3)
-    again = OrderSpec.from_dict(json.loads(json.dumps(a.to_dict())))
-    assert again == a
-    assert again.hash == a.hash
-
-
-def test_other_orders():
-    sequential = spec(order="sequential", segments=())
-    assert sequential.build().num_samples == 137
-    assert sequential.draws_before(5) == {"code": 37, "web": 100}
-    with raises(ConfigError, fix="with the adapter"):
-        spec(order="megatron", segments=()).build()
 
 
 @pytest.mark.parametrize(
@@ -99,9 +78,6 @@ def test_a_ramp_is_saved_as_segments():
     assert [one.at for one in ramped.segments] == [0, 90, *range(189, 240)]
     again = OrderSpec.from_dict(json.loads(json.dumps(ramped.to_dict())))
     assert (again, again.hash) == (ramped, ramped.hash)
-    assert ramped.hash != spec().hash
-    with raises(ResumeError, "saved order spec: order_version", "2"):
-        OrderSpec.from_dict({**spec().to_dict(), "order_version": 2})
 
 
 DAMAGE = """

@@ -25,18 +25,16 @@ class Part(NamedTuple):
 
 def pieces_of(documents, first, last, packing):
     """What begins in tokens [first, last), of documents (number, start, end): pieces of seq_len tokens, and rests."""
-    size = packing.seq_len
     for number, start, end in documents:
-        before = max(0, -(-(first - start) // size))  # pieces of the blocks before
-        for at in range(start + before * size, min(end, last), size):
-            if at == start or packing.overflow == "split":
-                yield Piece(at, min(size, end - at), end, number)
+        for at in range(start, min(end, last), packing.seq_len if packing.overflow == "split" else max(1, end - start)):
+            if at >= first:
+                yield Piece(at, min(packing.seq_len, end - at), end, number)
 
 
 def pack(pieces, bins, packing):
     """Best fit, the longest piece first; what fits nowhere whole comes last, into any room that is left.
 
-    The parts of a pack follow each other in the order in which they are returned. None where a piece is refused.
+    The parts of a pack follow each other in the order in which they are returned.
     """
     room = [packing.seq_len] * bins
     found = []
@@ -50,8 +48,6 @@ def pack(pieces, bins, packing):
         fitting = [b for b in range(bins) if room[b] >= piece.tokens]
         if fitting:
             put(min(fitting, key=lambda b: (room[b], b)), piece, piece.start, piece.tokens)
-        elif packing.overflow == "refuse":
-            return None
         else:
             left.append(piece)
     for piece in left:
@@ -72,4 +68,4 @@ def parts_of(packs, number):
     holding = packs.dataset.documents_in(first, last)
     ranges = [(n, *packs.dataset.document_range(n)) for n in holding.ids.tolist()]
     count = min(packing.bins, len(packs) - block * packing.bins)
-    return [part for part in pack(pieces_of(ranges, first, last, packing), count, packing) or () if part.bin == b]
+    return [part for part in pack(pieces_of(ranges, first, last, packing), count, packing) if part.bin == b]

@@ -7,21 +7,19 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.cli import main
 from conceptloader.config import Outputs
 from conceptloader.errors import ConfigError
 from conceptloader.loader.batch.open import decide_layout
 from conceptloader.loader.batch.reader import BatchReader
 from conceptloader.testing import RawDocument, write_dataset
-from tests.batch.cases import read
-from tests.packing.packed import make_view
+from tests.batch.cases import make_view, read
 from tests.packing.plain import parts_of
 from tests.raises import raises
 
 
 def test_more_pieces_than_there_is_room_for(tmp_path):
     raw = [RawDocument(id=str(k), tokens=[k % 900 + 1]) for k in range(20000)]
-    view = make_view(Path(write_dataset(tmp_path / "d", raw)), 256, 64)
+    view = make_view(Path(write_dataset(tmp_path / "d", raw)), 256, packing={"bins": 64})
     layout = decide_layout([view], 256, Outputs(cu_seqlens=True))
     packs = 0, 63, 64, view.count - 1
     batch = read(BatchReader(None, [view], layout), *packs)
@@ -44,7 +42,7 @@ def test_more_pieces_than_there_is_room_for(tmp_path):
 )
 def test_what_is_refused_is_said(tmp_path, sizes, bins, found):
     path = write_dataset(tmp_path / "d", [RawDocument(id=str(k), tokens=[1] * n) for k, n in enumerate(sizes)])
-    view = make_view(Path(path), 8, bins, "error")
+    view = make_view(Path(path), 8, packing={"bins": bins, "overflow": "error"})
     with pytest.raises(ConfigError, match=rf"^sample 0: {re.escape(path)}: packing: found {found}"):
         read(BatchReader(None, [view], decide_layout([view], 8, Outputs())), 0)
 
@@ -52,7 +50,6 @@ def test_what_is_refused_is_said(tmp_path, sizes, bins, found):
 def test_no_document_table(tmp_path):
     tokens = np.arange(1000, dtype="<u2")
     tokens.tofile(tmp_path / "tokens.bin")
-    flat = str(tmp_path / "tokens.bin")
-    assert main(["adopt", flat, "--out", str(tmp_path / "d"), "--dtype", "uint16"]) == 0
+    cl.adopt([tmp_path / "tokens.bin"], tmp_path / "d", dtype="uint16")
     with raises(ConfigError, "datasets.a: packing", "no document table in shard 0"):
         cl.open_blend({"seq_len": 8, "packing": {"bins": 4}, "datasets": {"a": {"path": str(tmp_path / "d")}}})

@@ -10,6 +10,7 @@ import numpy as np
 
 import conceptloader as cl
 from tests.corpora.columns import add_column, random_items
+from tests.corpora.small import written
 from tests.entries.drivers import EOD, OWN_NAMES, SEQ_LEN, VOCABULARY
 
 TOPICS = [f"topic-{k}" for k in range(8)]
@@ -106,36 +107,28 @@ def _dataset(
     Fields: weight and parity. Columns: teacher and halves, where there are weights.
     """
     rng = np.random.default_rng(seed)
-    tracks = {
-        "topic": cl.writing.TrackOptions(vocabulary=topics),
-        "length": cl.writing.TrackOptions(codec="numpy", parameters={"dtype": "f4"}),
-        "vector": cl.writing.TrackOptions(codec="numpy", parameters={"dtype": "f4"}),
-    }
+    number = {"codec": "numpy", "parameters": {"dtype": "f4"}}
+    tracks = {"topic": {"vocabulary": topics}, "length": number, "vector": number}
     types = {**({"weight": "f4"} if weighted else {}), "parity": "u1", **dict.fromkeys(fields, "u1")}
-    options = cl.writing.BuildOptions(
-        tokenizer=cl.writing.Tokenizer(name=tokenizer, vocab_size=VOCABULARY, eos_id=EOD), tracks=tracks, fields=types
-    )
-    build = cl.writing.create_writer(path, options, plan=[None])
-    with build.shard(0) as writer:
-        for number in range(count):
-            size = int(rng.integers(3, 60))
-            tokens = [*rng.integers(0, EOD, size - 1).tolist(), EOD]
-            edges = sorted({0, size, *rng.integers(0, size, 4).tolist()})
-            spans = {
-                "topic": [
-                    (start, stop, sorted(rng.choice(len(topics), int(rng.integers(1, 4)), replace=False).tolist()))
-                    for start, stop in pairwise(edges)
-                    if (start + number) % 3
-                ],
-                "length": [(0, size // 2, np.array([size / 8], "f4"))],
-                "vector": [(0, size // 2, np.arange(size % 4, dtype="f4") + number)],
-            }
-            values = {"weight": np.array(tokens) % 5 / 4, "parity": np.array(tokens) % 2}
-            writer.add_document(
-                tokens, spans, f"{path.name}-{number}",
-                {name: values.get(name, values["parity"]) for name in types},
-            )  # fmt: skip
-    cl.writing.finalize(path)
+    documents = []
+    for number in range(count):
+        size = int(rng.integers(3, 60))
+        tokens = np.array([*rng.integers(0, EOD, size - 1), EOD])
+        edges = sorted({0, size, *rng.integers(0, size, 4).tolist()})
+        spans = {
+            "topic": [
+                (start, stop, sorted(rng.choice(len(topics), int(rng.integers(1, 4)), replace=False).tolist()))
+                for start, stop in pairwise(edges)
+                if (start + number) % 3
+            ],
+            "length": [(0, size // 2, np.array([size / 8], "f4"))],
+            "vector": [(0, size // 2, np.arange(size % 4, dtype="f4") + number)],
+        }
+        values = {name: tokens % 5 / 4 if name == "weight" else tokens % 2 for name in types}
+        documents.append((tokens, spans, f"{path.name}-{number}", values))
+    words = cl.writing.Tokenizer(name=tokenizer, vocab_size=VOCABULARY, eos_id=EOD)
+    written(path, documents, tokenizer=words, tracks=tracks, fields=types)
     if weighted:
-        add_column(path, "teacher", random_items(rng, writer.tokens, "u4", (3,)))
-        add_column(path, "halves", random_items(rng, writer.tokens, "bf16", (2,)), "bf16")
+        total = sum(len(tokens) for tokens, *_ in documents)
+        add_column(path, "teacher", random_items(rng, total, "u4", (3,)))
+        add_column(path, "halves", random_items(rng, total, "bf16", (2,)), "bf16")

@@ -11,7 +11,7 @@ import importlib
 import itertools
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 import torch.distributed as dist
 import yaml
@@ -28,8 +27,6 @@ from torch.nn.functional import cross_entropy
 import conceptloader as cl
 
 VOCABULARY, EOD, SEQ_LEN, BATCH, IGNORED = 256, 255, 16, 4, -100
-Config = Mapping[str, Any]
-Patch = pytest.MonkeyPatch
 LOGITS = torch.randn((VOCABULARY, VOCABULARY), generator=torch.Generator().manual_seed(3))
 """Of the model of all trainings, by the input token. It does not learn, so that losses depend on data alone."""
 
@@ -550,10 +547,7 @@ def adapter(patch, name):
     return importlib.import_module(f"conceptloader.integrations.{name}.data")
 
 
-Driver = Callable[[Config, Taken, Patch], None]
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Entry:
     """A way into a training.
 
@@ -568,71 +562,53 @@ class Entry:
     """
 
     title: str
-    drive: Driver
+    drive: Callable[..., None]
     classes: tuple[str, ...]
     needs: str = ""
+    own: tuple[str, ...] = ()
     micro: int = BATCH
     lag: int = 0
-    own: tuple[str, ...] = ()
     end_known: bool = False
 
 
-OWN_NAMES = {
-    "TrainedLoader": ("consumed_samples",),
-    "Lightning": ("consumed_samples",),
-    "Hugging Face": ("consumed_samples", "labels", "shift_labels"),
-    "TRL": ("consumed_samples", "labels", "shift_labels"),
-    "Accelerate": ("consumed_samples",),
-    "OLMo-core": (
-        "consumed_samples",
-        "input_ids",
-        "labels",
-        "index",
-        "instance_mask",
-        "doc_lens",
-        "max_doc_lens",
-    ),
-    "torchtitan": ("attention_masks", "input", "positions"),
-    "Megatron own script": ("attention_mask",),
-    "Megatron launcher": ("attention_mask",),
-    "nanotron own script": ("input_mask", "label_ids", "label_mask"),
-    "nanotron YAML": ("input_mask", "label_ids", "label_mask"),
-}
 _IN = "conceptloader.integrations."
+_CONSUMED, _SHIFTED = ("consumed_samples",), ("consumed_samples", "labels", "shift_labels")
+_OF_MEGATRON, _OF_NANOTRON = ("attention_mask",), ("input_mask", "label_ids", "label_mask")
+_OF_OLMO = ("consumed_samples", "input_ids", "labels", "index", "instance_mask", "doc_lens", "max_doc_lens")
 ENTRIES = {
-    name: Entry(**{"own": OWN_NAMES.get(name, ()), "title": name, **given})
-    for name, given in {
-        "make_dataloader": {"drive": _loop(cl.make_dataloader), "classes": ("conceptloader.Loader",)},
-        "batches": {"drive": _loop(cl.batches), "classes": ("conceptloader.NumpyLoader",)},
-        "TrainedLoader": {"drive": _loop(cl.TrainedLoader), "classes": ("conceptloader.TrainedLoader",)},
-        "SampleDataset": {"drive": samples, "classes": ("conceptloader.SampleDataset",)},
-        "GrainSource": {"drive": grain, "classes": ("conceptloader.GrainSource",), "micro": 1},
-        "Megatron launcher": {
-            "drive": megatron_launched, "classes": (f"{_IN}megatron_lm.install",), "needs": "megatron", "lag": 1,
-            "end_known": True,
-        },
-        "Megatron own script": {
-            "drive": megatron, "classes": (f"{_IN}megatron_lm.MegatronData",), "needs": "megatron", "end_known": True,
-        },
-        "nanotron YAML": {
-            "drive": nanotron_launched, "classes": (f"{_IN}nanotron_lm.install",), "lag": 1, "end_known": True,
-        },
-        "nanotron own script": {
-            "drive": nanotron, "classes": (f"{_IN}nanotron_lm.build_dataloader",), "end_known": True,
-        },
-        "Lightning": {
-            "drive": lightning, "classes": (f"{_IN}lightning_lm.ConceptDataModule",), "needs": "lightning",
-        },
-        "Hugging Face": {
-            "drive": transformers, "classes": (f"{_IN}transformers_lm.ConceptTrainer",), "needs": "transformers",
-        },
-        "TRL": {"drive": trl, "classes": (f"{_IN}transformers_lm.ConceptSFTTrainer",), "needs": "trl"},
-        "Accelerate": {
-            "drive": accelerate, "classes": (f"{_IN}accelerate_lm.AcceleratedLoader",), "needs": "accelerate",
-        },
-        "OLMo-core": {
-            "drive": olmo, "classes": (f"{_IN}olmo_lm.ConceptDataLoader", f"{_IN}olmo_lm.ConceptDataLoaderConfig"),
-        },
-        "torchtitan": {"drive": torchtitan, "classes": (f"{_IN}torchtitan_lm.ConceptDataLoader",)},
-    }.items()
+    entry.title: entry
+    for entry in (
+        Entry("make_dataloader", _loop(cl.make_dataloader), ("conceptloader.Loader",)),
+        Entry("batches", _loop(cl.batches), ("conceptloader.NumpyLoader",)),
+        Entry("TrainedLoader", _loop(cl.TrainedLoader), ("conceptloader.TrainedLoader",), own=_CONSUMED),
+        Entry("SampleDataset", samples, ("conceptloader.SampleDataset",)),
+        Entry("GrainSource", grain, ("conceptloader.GrainSource",), micro=1),
+        Entry(
+            "Megatron launcher", megatron_launched, (f"{_IN}megatron_lm.install",), "megatron", _OF_MEGATRON,
+            lag=1, end_known=True,
+        ),
+        Entry(
+            "Megatron own script", megatron, (f"{_IN}megatron_lm.MegatronData",), "megatron", _OF_MEGATRON,
+            end_known=True,
+        ),
+        Entry(
+            "nanotron YAML", nanotron_launched, (f"{_IN}nanotron_lm.install",), own=_OF_NANOTRON, lag=1, end_known=True,
+        ),
+        Entry(
+            "nanotron own script", nanotron, (f"{_IN}nanotron_lm.build_dataloader",), own=_OF_NANOTRON, end_known=True,
+        ),
+        Entry("Lightning", lightning, (f"{_IN}lightning_lm.ConceptDataModule",), "lightning", _CONSUMED),
+        Entry("Hugging Face", transformers, (f"{_IN}transformers_lm.ConceptTrainer",), "transformers", _SHIFTED),
+        Entry("TRL", trl, (f"{_IN}transformers_lm.ConceptSFTTrainer",), "trl", _SHIFTED),
+        Entry("Accelerate", accelerate, (f"{_IN}accelerate_lm.AcceleratedLoader",), "accelerate", _CONSUMED),
+        Entry(
+            "OLMo-core", olmo, (f"{_IN}olmo_lm.ConceptDataLoader", f"{_IN}olmo_lm.ConceptDataLoaderConfig"),
+            own=_OF_OLMO,
+        ),
+        Entry(
+            "torchtitan", torchtitan, (f"{_IN}torchtitan_lm.ConceptDataLoader",),
+            own=("attention_masks", "input", "positions"),
+        ),
+    )
 }  # fmt: skip
+OWN_NAMES = {entry.title: entry.own for entry in ENTRIES.values() if entry.own}

@@ -4,6 +4,7 @@ import copy
 import logging
 import re
 import time
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -67,16 +68,24 @@ def half(rank, config):
     return read(alone_differs(rank, config, weigh), rank // 2, dp_size=2 - rank % 2, check_ranks=group)
 
 
+def changed(change):
+    return lambda rank, config: read(alone_differs(rank, config, change), rank)
+
+
+def given(name, alike, other):
+    return lambda rank, config: read(config, rank, **{name: other if rank == 1 else alike})
+
+
 CASES = {
     "alike": lambda rank, config: read(config, rank),
-    "elsewhere": lambda rank, config: read(alone_differs(rank, config, read_elsewhere), rank),
+    "elsewhere": changed(read_elsewhere),
     "group": half,
-    "weight": lambda rank, config: read(alone_differs(rank, config, weigh), rank),
-    "dataset": lambda rank, config: read(alone_differs(rank, config, put_another_dataset_there), rank),
-    "outputs": lambda rank, config: read(alone_differs(rank, config, mask), rank),
-    "position": lambda rank, config: read(config, rank, consumed_samples=6 * (rank == 1)),
-    "size": lambda rank, config: read(config, rank, global_batch_size=6 * (1 + (rank == 1))),
-    "epoch": lambda rank, config: read(config, rank, epoch_samples=12 * (1 + (rank == 1))),
+    "weight": changed(weigh),
+    "dataset": changed(put_another_dataset_there),
+    "outputs": changed(mask),
+    "position": given("consumed_samples", 0, 6),
+    "size": given("global_batch_size", 6, 12),
+    "epoch": given("epoch_samples", 12, 24),
     "late": lambda rank, config: come_late(rank),
     "nobody": lambda rank, config: read(config, min(rank, 1)),
     "missing": lambda rank, config: time.sleep(8) if rank == 1 else read(config, rank),
@@ -156,30 +165,30 @@ def test_ranks_need_a_process_group(config):
     assert read(config, 0, dp_size=1) == 4
 
 
-def test_the_fake_backend_of_dry_runs_has_no_other_ranks(config):
-    dist.init_process_group("fake", rank=1, world_size=3, store=FakeStore())
+@contextmanager
+def group_of(size):
+    """A process group of dry runs, in which this is rank 1."""
+    dist.init_process_group("fake", rank=1, world_size=size, store=FakeStore())
     try:
-        assert read(config, 1) == 12
+        yield
     finally:
         dist.destroy_process_group()
+
+
+def test_the_fake_backend_of_dry_runs_has_no_other_ranks(config):
+    with group_of(3):
+        assert read(config, 1) == 12
 
 
 @pytest.mark.parametrize("given", [{}, {"dp_rank": 0}])
 def test_in_a_group_nobody_reads_as_the_only_rank_by_mistake(config, given):
-    dist.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
-    try:
+    before = cl.make_dataloader(config, micro_batch_size=2, **given)
+    with group_of(2):
         with raises(ConfigError, "dp_rank, dp_size", "a process group of 2", fix="dp_rank=0 and dp_size=1"):
             cl.make_dataloader(config, micro_batch_size=2, **given)
         cl.make_dataloader(config, micro_batch_size=2, dp_rank=0, dp_size=1).close()
-    finally:
-        dist.destroy_process_group()
-    before = cl.make_dataloader(config, micro_batch_size=2, **given)
-    dist.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
-    try:
         with raises(ConfigError, "dp_rank, dp_size", "a process group of 2"):
             next(iter(before))
-    finally:
-        dist.destroy_process_group()
 
 
 def test_a_size_without_a_rank_is_not_that_of_the_first_one(config):

@@ -33,17 +33,13 @@ def small(batch):
 def lists(batch):
     """Concepts of each slot of each sample."""
     samples, slots = batch["concepts_spans"].shape[:2]
-    found = []
-    for b in range(samples):
-        found.append([])
-        for m in range(slots):
-            if "concepts_ids" in batch:
-                ids = batch["concepts_ids"][b, m, : int(batch["concepts_counts"][b, m])]
-            else:
-                k = b * slots + m
-                ids = batch["concepts_values"][batch["concepts_offsets"][k] : batch["concepts_offsets"][k + 1]]
-            found[-1].append(ids.tolist())
-    return found
+    if "concepts_ids" in batch:
+        counts = batch["concepts_counts"].flatten().tolist()
+        found = [ids[:n].tolist() for ids, n in zip(batch["concepts_ids"].flatten(0, 1), counts, strict=True)]
+    else:
+        borders = itertools.pairwise(batch["concepts_offsets"].tolist())
+        found = [batch["concepts_values"][a:b].tolist() for a, b in borders]
+    return [found[b * slots : (b + 1) * slots] for b in range(samples)]
 
 
 def rows(found):
@@ -54,24 +50,40 @@ def rows(found):
     return [one[here].tolist() for one, here in zip(ids, mask, strict=True)]
 
 
+RANK = torch.randperm(NUM + 100, generator=torch.Generator().manual_seed(1))
+
+
+def kept(ids, k, rank):
+    """The first k; of ranked ones, the rarest."""
+    return (ids if rank is None else sorted(ids, key=lambda i: int(rank[i])))[:k]
+
+
+@pytest.mark.parametrize("rank", [None, RANK], ids=["first", "rarest"])
 @pytest.mark.parametrize("k", [1, 2, 16])
-def test_concepts_of_spans_and_tokens(batches, k):
+def test_concepts_of_spans_and_tokens(batches, k, rank):
     for batch in batches:
+        if rank is not None and "concepts_offsets" in batch:
+            with raises(ConfigError, fix="padded"):
+                heads.span_concepts(batch, "concepts", k, rank=rank)
+            continue
         wanted = lists(batch)
-        spans = heads.span_concepts(batch, "concepts", k)
+        spans = heads.span_concepts(batch, "concepts", k, rank=rank)
         assert spans.ids.shape == (*batch["concepts_spans"].shape[:2], k)
-        assert rows(spans) == [ids[:k] for sample in wanted for ids in sample]
+        assert rows(spans) == [kept(ids, k, rank) for sample in wanted for ids in sample]
         assert spans.cut.tolist() == [[max(0, len(ids) - k) for ids in sample] for sample in wanted]
-        tokens = heads.token_concepts(batch, "concepts", k)
+        tokens = heads.token_concepts(batch, "concepts", k, rank=rank)
         index = batch["concepts_span_index"].tolist()
+        of_tokens = [wanted[b][i] if i >= 0 else [] for b, row in enumerate(index) for i in row]
         assert tokens.ids.shape == (*batch["input_ids"].shape, k)
-        assert rows(tokens) == [wanted[b][i][:k] if i >= 0 else [] for b, row in enumerate(index) for i in row]
-        assert tokens.cut.flatten().tolist() == [
-            max(0, len(wanted[b][i]) - k) if i >= 0 else 0 for b, row in enumerate(index) for i in row
-        ]
-        twice = heads.token_concepts(batch, ["concepts", "concepts"], k)
+        assert rows(tokens) == [kept(ids, k, rank) for ids in of_tokens]
+        assert tokens.cut.flatten().tolist() == [max(0, len(ids) - k) for ids in of_tokens]
+        twice = heads.token_concepts(batch, ["concepts", "concepts"], k, rank=rank)
         assert twice.ids.equal(torch.cat([tokens.ids, tokens.ids], -1))
         assert twice.cut.equal(2 * tokens.cut)
+        merged = heads.token_concepts(batch, ["concepts", "concepts"], k, merged=[0, 100], rank=rank)
+        both = [(ids if rank is not None else ids[:k]) + [one + 100 for one in ids] for ids in of_tokens]
+        assert rows(merged) == [kept(ids, k, rank) for ids in both]
+        assert merged.cut.flatten().tolist() == [max(0, 2 * len(ids) - k) for ids in of_tokens]
 
 
 def test_what_is_annotated(batches):
@@ -100,43 +112,6 @@ def test_targets_of_spans(batches, first):
         assert set(found.unique().tolist()) <= {0.0, 1.0}
 
 
-def test_the_rarest_are_kept(config):
-    batch = small(next(iter(cl.make_dataloader(config, micro_batch_size=40))))
-    rank = torch.randperm(NUM, generator=torch.Generator().manual_seed(1))
-    found = rows(heads.span_concepts(batch, "concepts", 2, rank=rank))
-    assert found == [sorted(ids, key=lambda i: int(rank[i]))[:2] for sample in lists(batch) for ids in sample]
-    config["tracks"]["concepts"]["layout"] = "ragged"
-    batch = next(iter(cl.make_dataloader(config, micro_batch_size=4)))
-    with raises(ConfigError, fix="padded"):
-        heads.span_concepts(batch, "concepts", 2, rank=rank)
-
-
-@pytest.mark.parametrize("ranked", [False, True])
-def test_tracks_merged_into_one_numbering(batches, ranked):
-    """K of all tracks together, and how many that cuts."""
-    rank = torch.randperm(NUM + 100, generator=torch.Generator().manual_seed(2)) if ranked else None
-    for k, batch in zip([1, 3, 16], batches, strict=False):
-        if ranked and "concepts_offsets" in batch:
-            continue
-        found = heads.token_concepts(batch, ["concepts", "concepts"], k, merged=[0, 100], rank=rank)
-        assert found.ids.shape == (*batch["input_ids"].shape, k)
-        wanted, cut = [], []
-        for b, row in enumerate(batch["concepts_span_index"].tolist()):
-            for i in row:
-                ids = lists(batch)[b][i] if i >= 0 else []
-                every = ids + [one + 100 for one in ids]
-                if rank is not None:
-                    every = sorted(every, key=lambda i: int(rank[i]))
-                elif len(ids) > k:  # K of each track before
-                    every = ids[:k]
-                wanted.append(every[:k])
-                cut.append(max(0, 2 * len(ids) - k))
-        assert rows(found) == wanted
-        assert found.cut.flatten().tolist() == cut
-    with raises(ConfigError, "merged", "1 numbers", "a number for each of 2"):
-        heads.token_concepts(batches[0], ["concepts", "concepts"], 2, merged=[0])
-
-
 def test_no_shape_depends_on_what_was_read(batches):
     """Tensors without values: whatever would have to wait for a device to know a value raises."""
     with FakeTensorMode() as mode:
@@ -158,6 +133,8 @@ def test_what_is_refused(batches):
         heads.token_concepts(batches[0], "concepts", 0)
     with raises(ConfigError, expected="at least one"):
         heads.token_concepts(batches[0], [], 4)
+    with raises(ConfigError, "merged", "1 numbers", "a number for each of 2"):
+        heads.token_concepts(batches[0], ["concepts", "concepts"], 2, merged=[0])
 
 
 @pytest.mark.parametrize("layout", ["padded", "ragged"])

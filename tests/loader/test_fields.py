@@ -1,4 +1,4 @@
-"""Loss weights, fields, numbers and records as a training loop meets them: loaders, collate, trace."""
+"""Numbers, and records of a codec of one's own, as a training loop meets them: loaders and collate."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError
 from conceptloader.format.spec import codecs
+from tests.corpora.small import written
 from tests.raises import raises
 from tests.registered import registered
 
@@ -28,23 +29,16 @@ class Pairs:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Each document has its number as its quality, as weights of its tokens, and in its records."""
+    """Each document has its number as its quality, as a field of its tokens, and in its records."""
     folder = tmp_path_factory.mktemp("fields")
-    tracks = {
-        "quality": cl.writing.TrackOptions(codec="numpy", parameters={"dtype": "f4"}),
-        "pair": cl.writing.TrackOptions(codec="pairs"),
-    }
-    options = cl.writing.BuildOptions(
-        tokenizer=cl.writing.Tokenizer(name="bytes", vocab_size=257, eos_id=256), tracks=tracks,
-        fields={"weight": "f2", "number": "i2"},
-    )  # fmt: skip
+    documents = []
+    for k in range(40):
+        n = 7 + k % 5
+        spans = {"quality": [(0, n - 2, np.array([k], "f4"))], "pair": [(1, n, (k, 3 * k))]}
+        documents.append((range(n), spans, "", {"number": [k] * n}))
+    tracks = {"quality": {"codec": "numpy", "parameters": {"dtype": "f4"}}, "pair": {"codec": "pairs"}}
     with registered("pairs", Pairs()):
-        with cl.writing.create_writer(folder / "ds", options).shard(0) as shard:
-            for k in range(40):
-                n = 7 + k % 5
-                spans = {"quality": [(0, n - 2, np.array([k], "f4"))], "pair": [(1, n, (k, 3 * k))]}
-                shard.add_document([65 + k] * (n - 1) + [256], spans, fields={"weight": [k / 8] * n, "number": [k] * n})
-        cl.writing.finalize(folder / "ds")
+        written(folder / "ds", documents, tracks=tracks, fields={"number": "i2"})
         yield folder
 
 
@@ -53,35 +47,23 @@ def config(folder):
     return {
         "seq_len": 16,
         "datasets": {"a": {"path": str(folder / "ds")}},
-        "outputs": {"loss_weight": "weight", "fields": {"number": "inputs"}, "cu_seqlens": True},
+        "outputs": {"fields": {"number": "inputs"}},
         "tracks": {"quality": {}, "pair": {"layout": "records"}},
     }
 
 
-def check(batch, collated=False):
+def check(batch):
     """Everything says the number of the same document."""
-    ids = batch["input_ids"]
-    known = torch.where(ids < 256, ids - 65, batch["number"].long())
-    assert torch.equal(batch["number"].long(), known)
-    ahead = torch.where(batch["labels"] < 256, (batch["labels"] - 65) / 8, batch["loss_weight"])
-    assert torch.equal(batch["loss_weight"], ahead.float())
-    quality = cl.concepts.token_values(batch, "quality", missing=-1)
-    assert quality.dtype == torch.float32
-    for row in range(len(ids)):
-        for j in range(ids.shape[1]):
-            k = int(batch["quality_span_index"][row, j])
-            assert quality[row, j] == (batch["quality_values"][row, k] if k >= 0 else -1)
-            assert k < 0 or quality[row, j] == batch["number"][row, j]
-            k = int(batch["pair_span_index"][row, j])
-            if k >= 0:
-                number = int(batch["number"][row, j])
-                assert batch["pair_records"][row][k] == (number, 3 * number)
+    number, index = batch["number"].float(), batch["quality_span_index"]
+    assert cl.concepts.token_values(batch, "quality", missing=-1).equal(torch.where(index >= 0, number, -1.0))
+    for numbers, index, records in zip(batch["number"], batch["pair_span_index"], batch["pair_records"], strict=True):
+        found = [records[k] for k in index.tolist() if k >= 0]
+        assert found == [(n, 3 * n) for n in numbers[index >= 0].tolist()]
     assert any(len(spans) > 1 for spans in batch["pair_records"])
 
 
 def test_collate_of_ones_own(config):
     """It gets whole batches in a Loader, and the samples of one in torch's DataLoader."""
-    config["outputs"]["cu_seqlens"] = False
     blend = cl.open_blend(config)
     collate = lambda batch: {**batch, "most": [max(a for a, _ in spans) for spans in batch["pair_records"]]}  # noqa: E731
     with cl.make_dataloader(blend, micro_batch_size=4, batch_transform=collate) as loader:

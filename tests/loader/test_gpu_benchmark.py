@@ -1,4 +1,4 @@
-"""The benchmark of a training on a device, at toy size on the processor; how it reads a profile, by hand."""
+"""The benchmark of a training on a device, at toy size on the processor."""
 
 import json
 import os
@@ -6,18 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    pytest.importorskip("torch")
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import gpu
-
-    return gpu
 
 
 def test_it_trains_with_and_without_the_loader(tmp_path):
@@ -29,9 +18,5 @@ def test_it_trains_with_and_without_the_loader(tmp_path):
     assert 0 < found["loss"] < 11
     for name in ("synthetic", "loader"):
         assert 0 <= found[name]["waited"] <= found[name]["step"]
-    assert len(found["overhead_percent_of_rounds"]) == 2
-    assert (
-        min(found["overhead_percent_of_rounds"])
-        <= found["overhead_percent"]
-        <= max(found["overhead_percent_of_rounds"])
-    )
+    least, most = sorted(found["overhead_percent_of_rounds"])
+    assert least <= found["overhead_percent"] <= most

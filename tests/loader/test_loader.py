@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import conceptloader as cl
-from conceptloader.errors import ConfigError, FormatError, ReadError
+from conceptloader.errors import ConfigError, FormatError, ReadError, UnboundedLoaderError
+from conceptloader.loader.torch.micro_batches import MicroBatches
 from tests.corpora.small import written
 from tests.raises import raises
 
@@ -35,19 +36,13 @@ def test_a_later_batch_that_cannot_be_dealt_out_is_told_at_the_start(config, cap
             take(loader, 5)
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"exclude": [{"dataset": "a", "tokens": [0, 1]}]}, "excluded documents"),
-        ({"datasets": {"a": {"path": "pairs"}}, "phases": [], "tracks": {}}, "field loss_mask"),
-    ],
-)
-def test_a_loss_mask_that_something_needs_cannot_be_switched_off(config, data, change, reason):
-    config = {**config, **change, "outputs": {"loss_mask": False}}
-    for dataset in config["datasets"].values():
-        dataset["path"] = str(data / dataset["path"])
-    with pytest.raises(ConfigError, match=f"outputs.loss_mask: found false, but dataset a has .*{reason}"):
-        cl.make_dataloader(config, micro_batch_size=4)
+def test_a_loss_mask_that_something_needs_cannot_be_switched_off(config, data):
+    without = {"seq_len": 16, "outputs": {"loss_mask": False}}
+    excluded = {**config, **without, "exclude": [{"dataset": "a", "tokens": [0, 1]}]}
+    fields = {**without, "datasets": {"a": {"path": str(data / "pairs")}}}
+    for given, reason in [(excluded, "excluded documents"), (fields, "field loss_mask")]:
+        with pytest.raises(ConfigError, match=f"outputs.loss_mask: found false, but dataset a has .*{reason}"):
+            cl.make_dataloader(given, micro_batch_size=4)
 
 
 def test_a_batch_is_not_written_to_while_it_is_held(config):
@@ -58,11 +53,7 @@ def test_a_batch_is_not_written_to_while_it_is_held(config):
             assert torch.equal(kept, batch["input_ids"])
 
 
-def test_wrong_sizes_are_named(config):
-    with raises(ConfigError, "dp_rank"):
-        cl.make_dataloader(config, dp_rank=2, dp_size=2, micro_batch_size=1)
-    with raises(ConfigError, expected="a multiple of"):
-        cl.make_dataloader(config, dp_rank=0, dp_size=2, micro_batch_size=3, global_batch_size=8)
+def test_spans_that_have_no_room_are_an_error_at_launch(config):
     config["tracks"]["concepts"]["max_spans"] = 1
     with raises(ConfigError, "max_spans"):
         cl.make_dataloader(config, micro_batch_size=1)
@@ -84,15 +75,12 @@ def test_a_start_within_a_step_is_logged_as_that_step(config, tmp_path):
 
 @pytest.mark.parametrize("damage", ["missing", "shorter"])
 @pytest.mark.parametrize("entry", ["make_dataloader", "batches", "SampleDataset", "GrainSource"])
-@pytest.mark.parametrize("later", [True, False])
-def test_all_files_are_looked_at_when_starting(config, tmp_path, monkeypatch, damage, entry, later):
-    opened = partial(getattr(cl, entry), **({"micro_batch_size": 2} if entry in ("make_dataloader", "batches") else {}))
+def test_all_files_are_looked_at_when_starting(config, tmp_path, monkeypatch, damage, entry):
+    """Those of datasets that are read later, too; one rank looks for all."""
+    by_index = entry in ("SampleDataset", "GrainSource")
+    opened = partial(getattr(cl, entry), **({} if by_index else {"micro_batch_size": 2}))
     shutil.copytree(config["datasets"]["b"]["path"], tmp_path / "later")
-    config["datasets"]["b"] = {"path": str(tmp_path / "later")}
-    config["datasets"]["a"]["weight"] = 1
-    if not later:
-        config = {**config, "phases": []}
-        config["datasets"]["b"]["weight"] = 1
+    config["datasets"] = {"a": {**config["datasets"]["a"], "weight": 1}, "b": {"path": str(tmp_path / "later")}}
     file = tmp_path / "later" / "00000.concepts.data"
     opened(config)
     if damage == "missing":
@@ -101,32 +89,26 @@ def test_all_files_are_looked_at_when_starting(config, tmp_path, monkeypatch, da
         file.write_bytes(file.read_bytes()[:-4])
     with pytest.raises((ReadError, FormatError), match=r"later/00000\.concepts\.data"):
         opened(config)
-    if "micro_batch_size" not in opened.keywords:
-        monkeypatch.setenv("RANK", "1")
-        opened(config)  # one rank looks for all
-        return
-    opened(config, dp_size=2, dp_rank=1)
-    if not later:
-        ends = {"phases": [{"at": 50, "weights": {"a": 1}}], "skip": [{"at": 20, "count": 20}]}
-        blend = cl.open_blend({**config, **ends})
-        with pytest.raises((ReadError, FormatError)):
-            blend.look_ahead(49)
-        blend.look_ahead(50)  # b takes no part any more
+    monkeypatch.setenv("RANK", "1")
+    opened(config, **({} if by_index else {"dp_size": 2, "dp_rank": 1}))
+    ends = {"phases": [*config["phases"], {"at": 80, "weights": {"a": 1}}], "skip": [{"at": 20, "count": 20}]}
+    blend = cl.open_blend({**config, **ends})
+    with pytest.raises((ReadError, FormatError)):
+        blend.look_ahead(79)
+    blend.look_ahead(80)  # b takes no part any more
 
 
 def test_files_of_vocabularies_are_looked_at_when_starting(tmp_path):
-    tracks = {"animals": {"vocabulary": ["cat", "dog"]}}
-    written(tmp_path / "a", [(range(1, 40), {"animals": [(0, 9, [1])]})], tracks=tracks)
+    documents, tracks = [(range(40), {"animals": [(0, 9, [1])]})], {"animals": {"vocabulary": ["cat", "dog"]}}
+    file = written(tmp_path / "a", documents, tracks=tracks) / "animals.vocabulary.json"
     config = {"seq_len": 8, "datasets": {"a": {"path": str(tmp_path / "a")}}, "tracks": {"animals": {}}}
-    file = tmp_path / "a" / "animals.vocabulary.json"
-    opened = partial(cl.make_dataloader, config, micro_batch_size=1)
-    opened()
+    cl.make_dataloader(config, micro_batch_size=1)
     file.write_bytes(file.read_bytes()[:-1])
     with raises(FormatError, str(file), "bytes"):
-        opened()
+        cl.make_dataloader(config, micro_batch_size=1)
     file.unlink()
     with raises(ReadError, str(file)):
-        opened()
+        cl.make_dataloader(config, micro_batch_size=1)
 
 
 @pytest.mark.parametrize("entry", [cl.SampleDataset, cl.GrainSource])
@@ -141,3 +123,14 @@ def test_samples_of_a_run_that_are_in_no_step_are_named(config, caplog):
         assert not [one for one in caplog.messages if "in no step" in one]
         next(iter(cl.make_dataloader(config, micro_batch_size=8, **options)))
     assert [one for one in caplog.messages if "num_samples: the last 2 of 66 samples are in no step" in one]
+
+
+def test_micro_batches_of_trainers_leave_out_what_is_no_whole_group():
+    """The batch sampler of adapters: all ranks together read the order."""
+    partition = cl.adapters.Partition(micro_batch_size=3, dp_size=2, scheme="contiguous")
+    for total in (17, 20, 22):
+        ranks = [MicroBatches(partition, rank, 5, total) for rank in range(2)]
+        assert [len(rank) for rank in ranks] == [2, 2]
+        assert [n for rows in zip(*ranks, strict=True) for row in rows for n in row] == list(range(5, 17))
+    with raises(UnboundedLoaderError):
+        len(MicroBatches(partition, 0, 5))

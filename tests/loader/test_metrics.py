@@ -13,15 +13,12 @@ import conceptloader as cl
 from conceptloader.kernels.system import STREAM
 from conceptloader.loader.batch.open_files import OpenFiles
 from conceptloader.storage import reads
-from conceptloader.testing import random_documents, write_dataset
+from tests.corpora.small import random_datasets
 
 
 @pytest.fixture
 def config(tmp_path):
-    datasets = {
-        name: {"path": write_dataset(tmp_path / name, random_documents(60, seed=k, prefix=name))}
-        for k, name in enumerate("ab")
-    }
+    datasets = random_datasets(tmp_path, "ab")
     phases = [{"at": 0, "weights": {"a": 3, "b": 1}}, {"at": 40, "weights": {"b": 2}}]
     return {"seq_len": 16, "datasets": datasets, "phases": phases, "block": 8, "loader": {"prefetch_batches": 2}}
 
@@ -42,6 +39,8 @@ def make(config, **options):
 
 
 def test_every_step_says_what_was_read(config, seen):
+    """On every rank the same; epochs and bytes are those of the windows."""
+    windows = {name: len(cl.open_dataset(d["path"]).windows(16)) for name, d in config["datasets"].items()}
     read = Counter()
     parts = [iter(make(config, dp_rank=rank, num_samples=60, last_batch="partial")) for rank in (0, 1)]
     for number, batches in enumerate(zip(*parts, strict=True), 1):
@@ -51,16 +50,14 @@ def test_every_step_says_what_was_read(config, seen):
             for one in seen:
                 assert one.consumed_samples == min(number * 4, 60)
                 assert one.samples == {name: read[name] for name in "ab"}
+                assert one.epochs == {name: read[name] / windows[name] for name in "ab"}
                 assert one.weights == ({"a": 0.75, "b": 0.25} if one.consumed_samples <= 40 else {"b": 1.0})
                 assert 0 <= one.waited_seconds <= one.seconds
                 assert one.ready >= 0  # grows beyond prefetch_batches where reads are late
                 assert one.retries == 0
+            read["bytes"] += sum(one.bytes_read for one in seen)
             seen.clear()
-    windows = {name: len(cl.open_dataset(d["path"]).windows(16)) for name, d in config["datasets"].items()}
-    parts = [iter(make(config, dp_rank=0, num_samples=60))]
-    list(parts[0])
-    assert seen[-1].epochs == {name: count / windows[name] for name, count in seen[-1].samples.items()}
-    assert sum(one.bytes_read for one in seen) >= 28 * 16 * 2
+    assert read["bytes"] >= 60 * 16 * 2
 
 
 def test_what_is_masked(config, seen):
@@ -78,8 +75,7 @@ def test_what_is_masked(config, seen):
     assert 0 < sum(one.without_loss or 0 for one in seen) < 20 * 4
     assert {one.masked for one in seen} > {0.0}
     config |= {"outputs": {"loss_mask": False}, "exclude": []}
-    list(itertools.islice(make(config), 2))
-    assert (seen[-1].masked, seen[-1].without_loss) == (None, None)
+    next(iter(make(config, micro_batch_size=4)))
     assert not {"data/masked", "data/without_loss"} & seen[-1].flat().keys()
 
 
@@ -119,34 +115,30 @@ def test_an_evaluation_is_no_step_of_the_run(config, seen):
     assert not seen
 
 
-def part(rank, losses, folder):
+def part(rank, batches, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    return means_of(batches if rank == 0 else [])
+
+
+def means_of(batches):
     found = cl.DatasetLosses(["a", "b", "c"])
-    for ids, values, mask in losses[rank]:
-        found.add(values, {"dataset_id": ids, "loss_mask": mask})
-    return found.finish()
+    for ids, losses, mask in batches:
+        found.add(losses, {"dataset_id": ids, "loss_mask": mask})
+    means = found.finish()
+    assert found.finish() == {}
+    return means
 
 
 def test_losses_of_datasets_over_ranks(tmp_path):
-    """As a plain loop over all tokens of all ranks; a rank without any takes part."""
-    generator = torch.Generator().manual_seed(0)
-    batches = [
-        (torch.randint(0, 2, (3,)), torch.rand(3, 5, generator=generator), torch.randint(0, 2, (3, 5)))
-        for _ in range(4)
-    ]
-    expected = {}
-    for k, name in enumerate("ab"):
-        pairs = [(loss[i], mask[i]) for ids, loss, mask in batches for i in range(3) if ids[i] == k]
-        weight = sum(float(mask.sum()) for _, mask in pairs)
-        if weight:
-            expected[name] = sum(float((loss * mask).sum()) for loss, mask in pairs) / weight
-    alone = cl.DatasetLosses(["a", "b", "c"])
-    for ids, loss, mask in batches:
-        alone.add(loss, {"dataset_id": ids, "loss_mask": mask})
-    assert alone.finish() == pytest.approx(expected)
-    assert alone.finish() == {}
-    alone.add(torch.tensor([1.0, 2.0]), {"dataset_id": torch.tensor([2, 2]), "loss_mask": torch.ones(2)})
-    assert alone.finish() == {"c": 1.5}
+    """As of all tokens of all ranks; a rank without any takes part."""
+    draw = torch.Generator().manual_seed(0)
+    ids, losses = torch.randint(0, 2, (4, 3), generator=draw), torch.rand(4, 3, 5, generator=draw)
+    mask = torch.randint(0, 3, (4, 3, 5), generator=draw) / 2
+    of = {name: ids == k for k, name in enumerate("ab")}
+    expected = {name: float((losses * mask)[here].sum() / mask[here].sum()) for name, here in of.items()}
+    batches = [*zip(ids, losses, mask, strict=True)]
+    assert means_of(batches) == pytest.approx(expected)
+    assert means_of([(torch.tensor([2, 2]), torch.tensor([1.0, 2.0]), torch.ones(2))]) == {"c": 1.5}
     with mp.get_context("fork").Pool(2) as pool:
-        found = pool.starmap(part, [(rank, [batches, []], str(tmp_path)) for rank in (0, 1)], chunksize=1)
+        found = pool.starmap(part, [(rank, batches, str(tmp_path)) for rank in (0, 1)], chunksize=1)
     assert found[0] == found[1] == pytest.approx(expected)

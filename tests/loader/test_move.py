@@ -26,27 +26,22 @@ def saved(config, tmp_path):
     return folder
 
 
-def written(folder, kind, state):
-    if kind == "torch":
-        torch.save({"model": torch.zeros(5), "loader": state}, folder / "x.ckpt")
-    elif kind == "pickle":
-        (folder / "x.pkl").write_bytes(pickle.dumps({"loader": state}))
-    elif kind == "json":
-        (folder / "x.json").write_text(json.dumps({"attributes": {"loader": state}}, indent=2))
-    else:
-        dcp.save({"model": torch.zeros(5), "loader": dict(state)}, checkpoint_id=folder / "dcp")
+WRITE = {
+    "torch": lambda folder, state: torch.save({"model": torch.zeros(5), "loader": state}, folder / "x.ckpt"),
+    "pickle": lambda folder, state: (folder / "x.pkl").write_bytes(pickle.dumps({"loader": state})),
+    "json": lambda folder, state: (folder / "x.json").write_text(json.dumps({"at": {"loader": state}}, indent=2)),
+    "dcp": lambda folder, state: dcp.save({"model": torch.zeros(5), "loader": dict(state)}, checkpoint_id=folder),
+}
 
 
-@pytest.mark.parametrize("kind", ["torch", "pickle", "json", "dcp"])
-def test_the_state_is_found_in_files_of_every_kind(config, tmp_path, kind):
+@pytest.mark.parametrize("write", WRITE.values(), ids=WRITE)
+def test_the_state_is_found_in_files_of_every_kind(config, tmp_path, write):
     state = after(config, 2)
-    written(tmp_path, kind, state)
-    written(tmp_path, kind, state)  # as another rank saves it
+    for _ in range(2):  # as another rank saves it
+        write(tmp_path, state)
     assert cl.find_state(tmp_path) == state
-    assert (
-        cl.find_state(next(file for file in tmp_path.rglob("*") if file.is_file() and b"checksum" in file.read_bytes()))
-        == state
-    )
+    (file, *_) = (one for one in tmp_path.rglob("*") if one.is_file() and b"checksum" in one.read_bytes())
+    assert cl.find_state(file) == state
 
 
 def test_what_is_no_single_state_is_refused(config, saved):

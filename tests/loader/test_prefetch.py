@@ -18,6 +18,10 @@ def running():
     return sum(thread.name.startswith("ahead") for thread in threading.enumerate())
 
 
+def reader(read, tasks, depth=0, threads=2, **options):
+    return Prefetcher(read, iter(tasks), threads=threads, depth=depth, **{"name": "ahead", **options})
+
+
 def wait_for(condition):
     for _ in range(500):
         if condition():
@@ -32,16 +36,14 @@ def test_results_come_in_order_however_long_each_takes(threads, depth):
         time.sleep(0.002 * (n * 7 % 3))
         return n * n
 
-    assert list(Prefetcher(read, iter(range(40)), threads=threads, depth=depth, name="ahead")) == [
-        (n, n * n) for n in range(40)
-    ]
+    assert list(reader(read, range(40), depth, threads)) == [(n, n * n) for n in range(40)]
     assert wait_for(lambda: running() == 0)
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3, 8])
 def test_no_more_is_read_ahead_than_asked_for(depth):
     started = []
-    ahead = Prefetcher(lambda n: started.append(n), iter(range(100)), threads=2, depth=depth, name="ahead")
+    ahead = reader(lambda n: started.append(n), range(100), depth)
     for taken in range(1, 6):
         next(ahead)
         assert wait_for(lambda taken=taken: len(started) == taken + depth)
@@ -60,7 +62,7 @@ def test_more_is_read_ahead_while_one_read_is_late_and_threads_are_idle():
             release.wait()
         return n
 
-    ahead = Prefetcher(read, itertools.count(), threads=3, depth=4, most=50, name="ahead")
+    ahead = reader(read, itertools.count(), 4, 3, most=50)
     assert [next(ahead)[0] for _ in range(2)] == [0, 1]
     watching = threading.Thread(target=lambda: (wait_for(lambda: len(started) == 52), release.set()))
     watching.start()
@@ -86,7 +88,7 @@ def test_an_error_of_the_tasks_comes_behind_what_they_gave_before(depth, most):
         time.sleep(0.01)
         return n
 
-    ahead = Prefetcher(read, tasks(), threads=2, depth=depth, most=most, name="ahead")
+    ahead = reader(read, tasks(), depth, most=most)
     assert [next(ahead)[0] for _ in range(5)] == list(range(5))
     for _ in range(2):
         with pytest.raises(OSError, match="broken"):
@@ -100,7 +102,7 @@ def test_an_error_comes_in_its_turn_and_ends_the_threads(depth):
             raise OSError("broken")
         return n
 
-    ahead = Prefetcher(read, iter(range(10)), threads=2, depth=depth, name="ahead")
+    ahead = reader(read, range(10), depth)
     assert [next(ahead)[0] for _ in range(3)] == [0, 1, 2]
     with pytest.raises(OSError, match="broken"):
         next(ahead)
@@ -111,13 +113,13 @@ def test_an_error_comes_in_its_turn_and_ends_the_threads(depth):
 
 @pytest.mark.parametrize("depth", [0, 3])
 def test_a_closed_iterator_says_so_unless_it_was_at_its_end(depth):
-    ahead = Prefetcher(lambda n: n, iter(range(4)), threads=2, depth=depth, name="ahead")
+    ahead = reader(lambda n: n, range(4), depth)
     next(ahead)
     ahead.close()
     for _ in range(2):
         with pytest.raises(RuntimeError, match="closed"):
             next(ahead)
-    ahead = Prefetcher(lambda n: n, iter(range(4)), threads=2, depth=depth, name="ahead")
+    ahead = reader(lambda n: n, range(4), depth)
     assert [next(ahead)[0] for _ in range(4)] == [0, 1, 2, 3]
     ahead.close()
     assert list(ahead) == []
@@ -139,7 +141,7 @@ def test_an_interrupted_wait_loses_nothing(depth):
         time.sleep(0.05)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-    ahead = Prefetcher(read, iter(range(5)), threads=1, depth=depth, name="ahead")
+    ahead = reader(read, range(5), depth, 1)
     assert [next(ahead)[0] for _ in range(2)] == [0, 1]
     thread = threading.Thread(target=interrupt)
     thread.start()
@@ -152,7 +154,7 @@ def test_an_interrupted_wait_loses_nothing(depth):
 
 @pytest.mark.parametrize(("depth", "threads"), [(6, 3), (0, 1)])
 def test_an_abandoned_iterator_ends_its_threads(depth, threads):
-    ahead = Prefetcher(lambda n: n, iter(range(10**9)), threads=3, depth=depth, name="ahead")
+    ahead = reader(lambda n: n, range(10**9), depth, 3)
     next(ahead)
     assert running() == threads
     del ahead
@@ -174,16 +176,7 @@ def test_a_blocked_read_is_logged_and_then_an_error(caplog, depth):
             release.wait()
         return n
 
-    ahead = Prefetcher(
-        read,
-        iter(range(9)),
-        threads=2,
-        depth=depth,
-        warn_after_s=0.05,
-        timeout_s=0.3,
-        where=where,
-        name="ahead, dp_rank 3",
-    )
+    ahead = reader(read, range(9), depth, warn_after_s=0.05, timeout_s=0.3, where=where, name="ahead, dp_rank 3")
     next(ahead)
     with caplog.at_level(logging.WARNING), raises(ReadError, "dp_rank 3", "sample 7 of file 1"):
         next(ahead)

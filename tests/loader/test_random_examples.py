@@ -1,9 +1,7 @@
-"""The examples of `outputs.sample_seed`: diffusion noise, metadata dropout; alike on any ranks and after a resume."""
+"""The examples of `outputs.sample_seed`: diffusion noise, metadata dropout; each sample's own, whatever it is with."""
 
 import importlib.util
-import itertools
 
-import pytest
 import torch
 
 import conceptloader as cl
@@ -18,74 +16,41 @@ def example(checkout, name):
     return module
 
 
-def by_sample(config, make, ranks, stop=0):
-    """What `make` makes of each of 24 samples; with `stop`, resumed after so many batches on one rank."""
-    found = {}
-
-    def note(batch):
-        made = make(batch)
-        for row, sample in enumerate(batch["sample_index"].tolist()):
-            found[sample] = [value[row].tolist() for value in made.values()]
-
-    loaders = [
-        cl.make_dataloader(config, dp_rank=rank, dp_size=ranks, micro_batch_size=2, num_samples=24)
-        for rank in range(ranks)
-    ]
-    for loader in loaders:
-        for batch in itertools.islice(loader, stop or None):
-            note(batch)
-    if stop:
-        resumed = cl.make_dataloader(config, micro_batch_size=6, num_samples=24)
-        resumed.load_state_dict(loaders[0].state_dict())
-        for batch in resumed:
-            note(batch)
-    return found
+def made_of(make, config):
+    """A batch, and what `make` makes of it: the same of each sample in another place of another batch."""
+    config["outputs"] = {"sample_seed": True}
+    batch = next(iter(cl.make_dataloader(config, micro_batch_size=400)))
+    made, others = make(batch), make({name: value[300:].flip(0) for name, value in batch.items()})
+    assert all(value[300:].flip(0).equal(other) for value, other in zip(made, others, strict=True))
+    return batch, made
 
 
 def test_diffusion(checkout, config):
-    config["outputs"]["sample_seed"] = True
     diffusion = example(checkout, "diffusion")
-    make = lambda batch: diffusion.noise(batch, MASK, BLOCK)._asdict()  # noqa: E731
-    found = by_sample(config, make, 1)
-    assert sorted(found) == list(range(24))
-    assert by_sample(config, make, 2) == by_sample(config, make, 3, stop=2) == found
-    assert len({str(one) for one in found.values()}) == 24
-    assert by_sample({**config, "seed": 6}, make, 1) != found
-    batch = next(iter(cl.make_dataloader(config, micro_batch_size=400)))
-    noised = diffusion.noise(batch, MASK, BLOCK)
+    batch, noised = made_of(lambda batch: diffusion.noise(batch, MASK, BLOCK), config)
     masked = noised.inputs == MASK
     assert torch.equal(noised.inputs[~masked], batch["input_ids"][~masked])
     assert torch.equal(noised.weights > 0, masked)
     rates = noised.rates.repeat_interleave(BLOCK, 1)[:, :SIZE]
     assert torch.allclose(noised.weights[masked], 1 / rates[masked])
     assert abs(float(masked.float().mean()) - float(rates.mean())) < 0.02
-    assert abs(float(rates.mean()) - 0.525) < 0.02
-    assert float(noised.weights.mean()) == pytest.approx(1, abs=0.1)  # so that the loss is one of each token
     logits = torch.zeros(*batch["input_ids"].shape, 1000, requires_grad=True)
     diffusion.loss(logits, batch, noised).backward()
     assert torch.equal((logits.grad != 0).any(-1), masked)
 
 
 def test_dropout(checkout, config):
-    config["outputs"]["sample_seed"] = True
     dropout = example(checkout, "metadata_dropout")
-    names = ("concepts_ids", "concepts_counts", "concepts_span_index")
 
     def make(batch):
         dropped = dropout.drop_concepts(batch, "concepts", samples=0.3, spans=0.4)
-        return {name: dropped[name] for name in names}
+        return [dropped[f"concepts_{name}"] for name in ("ids", "counts", "span_index")]
 
-    found = by_sample(config, make, 1)
-    assert by_sample(config, make, 2) == by_sample(config, make, 3, stop=2) == found
-    batch = next(iter(cl.make_dataloader(config, micro_batch_size=400)))
-    before = {name: batch[name].clone() for name in names}
-    dropped = dropout.drop_concepts(batch, "concepts", samples=0.3, spans=0.4)
-    assert all(torch.equal(batch[name], before[name]) for name in names)
-    had, has = before["concepts_counts"] > 0, dropped["concepts_counts"] > 0
+    batch, (ids, counts, index) = made_of(make, config)
+    had, has = batch["concepts_counts"] > 0, counts > 0
     assert not (has & ~had).any()
     assert abs(float(has.sum() / had.sum()) - 0.7 * 0.6) < 0.05
-    samples = had.any(1)
-    assert abs(float((has.any(1) & samples).sum() / samples.sum())) < 0.71
-    assert torch.equal(dropped["concepts_ids"][has], batch["concepts_ids"][has])
-    known, was = cl.concepts.annotation_status(dropped, "concepts"), cl.concepts.annotation_status(batch, "concepts")
+    assert torch.equal(ids[has], batch["concepts_ids"][has])
+    dropped = {**batch, "concepts_ids": ids, "concepts_counts": counts, "concepts_span_index": index}
+    known, was = (cl.concepts.annotation_status(one, "concepts") for one in (dropped, batch))
     assert set(torch.unique(known[known != was]).tolist()) == {0}

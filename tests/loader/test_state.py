@@ -43,9 +43,7 @@ def evaluation(config):
     "edit",
     [
         ('"consumed_samples":8', '"consumed_samples":7'),
-        ('"consumed_samples":8', '"consumed_samples":16'),
         ('"seed":5', '"seed":6'),
-        ('"step_start":8', '"step_start":0'),
         ('"version":3', '"version":3,"more":1'),
         ('{"checksum"', '{"check'),
     ],
@@ -69,18 +67,6 @@ def test_a_state_with_other_keys_or_values_is_refused_whatever_its_checksum(conf
     sound = {key: value for key, value in fields.items() if value is not None}
     with pytest.raises(ResumeError, match=f"loader state: .*{next(iter(change))}"):
         make(config).load_state_dict(as_leaf(sound))
-
-
-@pytest.mark.parametrize(
-    "state",
-    [
-        {KEY: "{"}, {KEY: "[" * 100_000}, {KEY: "7"}, {KEY: b"{}"}, [],
-        {"version": 3, "consumed_samples": -1, "spec": {}},
-    ],
-)  # fmt: skip
-def test_what_is_no_state_is_refused(config, state):
-    with raises(ResumeError, "loader state"):
-        make(config).load_state_dict(state)
 
 
 def test_a_state_of_something_else_says_what_it_is(config):
@@ -124,16 +110,10 @@ def test_a_position_beyond_the_end_is_refused(config):
 # torch.distributed.checkpoint
 
 
-def with_datasets(config, *names):
-    path = config["datasets"]["a"]["path"]
-    datasets = {name: config["datasets"].get(name, {"path": path, "weight": 0.1}) for name in names}
-    return {**config, "datasets": datasets, "phases": []}
-
-
 @pytest.mark.parametrize("stateful", [True, False])
 def test_distributed_checkpoints_resume_exactly_or_not_at_all(config, tmp_path, stateful):
-    def load(names):
-        loader = make(with_datasets(config, *names))
+    def load(**change):
+        loader = make({**config, **change})
         if stateful:
             dcp.load({"loader": loader}, checkpoint_id=tmp_path)
         else:
@@ -142,14 +122,13 @@ def test_distributed_checkpoints_resume_exactly_or_not_at_all(config, tmp_path, 
             loader.load_state_dict(state["loader"])
         return loader
 
-    loader = make(with_datasets(config, "a", "b"))
+    loader = make(config)
     taken(loader, 3)
     saved = {"loader": loader if stateful else loader.state_dict(), "model": {"w": torch.ones(3)}}
     dcp.save(saved, checkpoint_id=tmp_path)
-    assert taken(load("ab"), 2) == list(range(24, 40))
-    for names, message in (("a", r"datasets\.b: saved present, now absent"), ("abc", r"weights\.c: saved 0")):
-        with pytest.raises(ResumeError, match=message):
-            load(names)
+    assert taken(load(), 2) == list(range(24, 40))
+    with pytest.raises(ResumeError, match="seed: saved 5, now 6"):
+        load(seed=6)
 
 
 # a state for any position
@@ -273,29 +252,23 @@ def test_a_dataloader_around_a_loader_is_refused(config, options):
         next(iter(DataLoader(make(config, num_samples=16), **options)))
 
 
-@pytest.mark.parametrize("device", ["cuda:9999", "meta", "nonsense", torch.device("mps")])
+DEVICES = ["cuda:9999", "meta", "nonsense", torch.device("mps"), *["cuda"] * (not torch.cuda.is_available())]
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_device_that_is_not_there_is_refused_when_the_loader_is_made(config, device):
     with pytest.raises(ConfigError, match="device: found"):
         make(config, device=device)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="has one")
-def test_cuda_without_cuda_is_refused_when_the_loader_is_made(config):
-    with raises(ConfigError, found="torch sees 0 CUDA devices"):
-        make(config, device="cuda")
-
-
 def test_open_blend_takes_what_make_dataloader_takes(config, tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text(json.dumps(config))  # which is YAML
-    blends = [cl.open_blend(source) for source in (path, str(path), config, cl.load_config(config))]
-    assert {blend.spec.hash for blend in blends} == {make(config).blend.spec.hash}
-    assert cl.open_blend(blends[0]) is blends[0]
-    assert cl.open_blend(str(path)).order.sizes == blends[0].order.sizes
-    with raises(ConfigError, found="with an open Blend"):
-        cl.open_blend(blends[0], blends[0].datasets)
-    with raises(ConfigError, found="3"):
-        cl.open_blend(3)
+    sources = path, str(path), config, cl.load_config(config), cl.open_blend(config)
+    assert len({make(source).blend.spec.hash for source in sources}) == 1
+    for given, found in [((sources[-1], {}), "with an open Blend"), ((3,), "3")]:
+        with raises(ConfigError, found=found):
+            cl.open_blend(*given)
 
 
 def test_steps_that_a_resume_shifts_are_said(config, caplog):

@@ -13,8 +13,13 @@ def data(tmp_path_factory):
     return path
 
 
-@pytest.fixture
-def config(data):
-    """Plain data for load_config; tests change their copy."""
+def config_of(data):
+    """Plain data for load_config."""
     datasets = {name: {"path": str(data / name), "weight": weight} for name, weight in {"books": 1, "web": 3}.items()}
     return {"seq_len": 64, "seed": 3, "datasets": datasets}
+
+
+@pytest.fixture
+def config(data):
+    """Tests change their copy."""
+    return config_of(data)

@@ -1,6 +1,5 @@
 """No rank raises on its own where the others wait for it: real processes, of which one is given something else."""
 
-import json
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -13,8 +12,8 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
-from conceptloader.loader.torch import agreement
 from conceptloader.order.progress.runlog import FILE_NAME
+from tests.run.conftest import config_of
 
 RANKS = 3
 TIMEOUT_S = 60
@@ -41,25 +40,6 @@ def one_differs(rank, folder, config):
     for case, mixing in CASES.items():
         own = {} if mixing is None else {"mixing": {"file": f"{folder}/{HERE}"} if "file" in mixing else mixing}
         differ(rank, f"{folder}/{case}", {**config, **own}, case)
-    learning = {**config, "mixing": {"odm": {"every": 10, "warmup_steps": 10}}}
-    Path(folder, f"meetings.{rank}").write_text(json.dumps(meetings(rank, learning, 50)))
-
-
-def meetings(rank, config, steps):
-    """The steps after which ranks meet in the store."""
-    found, step, stock = [], 0, agreement.require_same
-
-    def meet(*args, **options):
-        found.append(step)
-        stock(*args, **options)
-
-    loader = cl.make_dataloader(config, dp_rank=rank, dp_size=RANKS, micro_batch_size=2)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agreement, "require_same", meet)
-        for step, _ in zip(range(steps), loader, strict=False):
-            loader.observe({"books": 1.0 + step, "web": 2.0})
-    loader.close()
-    return found
 
 
 def differ(rank, folder, config, case):
@@ -115,15 +95,8 @@ def outcomes(data, tmp_path_factory):
     (folder / HERE).write_text("books: 1\nweb: 1\n")
     for case in CASES:
         (folder / case).mkdir()
-    datasets = {name: {"path": str(data / name), "weight": weight} for name, weight in {"books": 1, "web": 3}.items()}
-    config = {"seq_len": 64, "seed": 3, "datasets": datasets}
-    mp.start_processes(one_differs, (str(folder), config), nprocs=RANKS, start_method="fork")
+    mp.start_processes(one_differs, (str(folder), config_of(data)), nprocs=RANKS, start_method="fork")
     return folder
-
-
-def test_ranks_meet_when_weights_may_change(outcomes):
-    for rank in range(RANKS):
-        assert json.loads((outcomes / f"meetings.{rank}").read_text()) == [19, 29, 39, 49]
 
 
 @pytest.mark.parametrize("case", CASES)

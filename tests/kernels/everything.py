@@ -1,4 +1,4 @@
-"""A digest of what kernels compute: orders and their inverses, batches of many kinds of data. Equal on all levels."""
+"""A digest of orders and their inverses, datasets of many kinds, and their batches. Equal on all levels of kernels."""
 
 import hashlib
 import tempfile
@@ -23,9 +23,9 @@ def everything():
             add(batch[name])
 
     for n in (1000, 1025, 10**6, 3 * 2**40 + 7, 2**63):
-        shuffle, positions = (cl.Mixture([n], seed=n), np.arange(1000, dtype=np.uint64) * np.uint64(max(1, n // 1000)))
-        add(shuffle.sample_many(positions % np.uint64(n))[2])
-        add(shuffle.indices_of_windows(0, 0, positions % np.uint64(n)))
+        positions = np.arange(1000, dtype=np.uint64) * np.uint64(n // 1000) % np.uint64(n)
+        add(cl.Mixture([n], seed=n).sample_many(positions)[2])
+        add(cl.Mixture([n], seed=n).indices_of_windows(0, 0, positions))
     for block in (1, 64):
         mixture = cl.Mixture([500, 3000, 10**9], weights=[0.2, 0.3, 0.5], block=block, seed=3)
         for column in mixture.sample_many(np.arange(5000)):
@@ -36,4 +36,6 @@ def everything():
             (Path(folder) / str(seed)).mkdir()
             for config in configs(Path(folder) / str(seed), seed):
                 add_batch(open_reader(cl.open_blend(config)).read(np.arange(64, dtype=np.uint64)))
+        for file in sorted(Path(folder).rglob("0*.*")):
+            digest.update(file.name.encode() + file.read_bytes())
     return digest.hexdigest()

@@ -4,8 +4,7 @@ import gc
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pytest
@@ -47,25 +46,15 @@ def negative(x: int) -> int:
 
 
 @kernel
-def halved(x: np.uint64) -> np.uint64:
-    return x >> np.uint64(1)
-
-
-@kernel
-def above(x: int) -> bool:
-    return x > 3
-
-
-@kernel
 def fill(out: I64Array, value: int) -> None:
     for i in range(len(out)):
         out[i] = value
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
+def _compiled(tmp_path_factory):
     """The kernels of this file, as a library of their own."""
-    folder, kernels = tmp_path_factory.mktemp("library"), [weighted, negative, halved, above, fill]
+    folder, kernels = tmp_path_factory.mktemp("library"), [weighted, negative, fill]
     [code] = compile_kernels(kernels, [CPUS[load_library().level]])
     (folder / "a.o").write_bytes(code)
     subprocess.run([*linker(), "-o", folder / "a.so", folder / "a.o"], check=True)
@@ -74,16 +63,9 @@ def _compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
         vars(one)["_code"] = library.function(one.name)
 
 
-def plain(both: Both, more: Any, factor: int, flag: bool) -> int:
-    weights = np.add.outer(np.arange(both.numbers.shape[0]), 3 * np.arange(both.numbers.shape[1])) + 1
-    total = int((both.numbers.astype(np.int64) * weights).sum())
-    total += int(both.pairs["low"].sum() - 2 * both.pairs["high"].sum()) + int(more[0].astype(np.int64).sum()) * factor
-    return total + int(more[1][0]) if flag else -total
-
-
 @settings(max_examples=60)
 @given(data=st.data())
-def test_arguments_of_all_kinds_arrive(data: st.DataObject) -> None:
+def test_arguments_of_all_kinds_arrive(data):
     """Arrays, empty ones too, tuples in tuples, numbers of numpy and of Python."""
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     rows, columns = (data.draw(st.integers(0, 5)) for _ in range(2))
@@ -91,12 +73,12 @@ def test_arguments_of_all_kinds_arrive(data: st.DataObject) -> None:
     pairs = np.array([tuple(pair) for pair in rng.integers(0, 9, (columns, 2)).tolist()], PAIR)
     rest = rng.integers(0, 200, data.draw(st.integers(0, 9)), dtype=np.uint8)
     kind = data.draw(st.sampled_from([int, np.int64]))
-    given = Both(numbers, pairs), (rest, (kind(rows),)), kind(-columns), data.draw(st.booleans())
-    assert weighted(*given) == plain(*given)
+    given = (rest, (kind(rows),)), kind(-columns), data.draw(st.booleans())
+    assert weighted(Both(numbers, pairs), *given) == weighted.py_func(Both(numbers, pairs.view(np.recarray)), *given)
 
 
-def test_a_bound_call_keeps_what_it_needs_and_sees_what_changes() -> None:
-    def bound() -> Any:
+def test_a_bound_call_keeps_what_it_needs_and_sees_what_changes():
+    def bound():
         return fill.bind(kept, 7)
 
     kept = np.zeros(4, np.int64)
@@ -117,12 +99,6 @@ def test_a_bound_call_keeps_what_it_needs_and_sees_what_changes() -> None:
     assert count.block[0] == -9
 
 
-@pytest.mark.parametrize("wrong", [1.5, "text", [1], None, np.float64(2)])
-def test_other_numbers_are_refused(wrong: Any) -> None:
-    with pytest.raises(TypeError, match=r"cannot be interpreted as an integer|only integer"):
-        negative(wrong)
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -130,21 +106,21 @@ def test_other_numbers_are_refused(wrong: Any) -> None:
         np.zeros(33, np.uint8)[1:].view(np.int64),
     ],
 )  # fmt: skip
-def test_arrays_that_machine_code_would_misread_are_refused(wrong: Any) -> None:
+def test_arrays_that_machine_code_would_misread_are_refused(wrong):
     with pytest.raises(TypeError, match=r"fill: found .*, expected a contiguous array of int64 with 1 dimensions"):
         fill(wrong, 1)
 
 
-@pytest.mark.parametrize("arguments", [(), (1, 2), ((1, 2),)])
-def test_other_numbers_of_arguments_are_refused(arguments: Any) -> None:
-    with pytest.raises((TypeError, ValueError)):
-        negative(*arguments)
-
-
-@pytest.mark.parametrize("wrong", [2**63, -(2**63) - 1])
-def test_integers_that_no_word_holds_are_refused(wrong: int) -> None:
-    with pytest.raises(OverflowError, match=r"negative: found .*, expected a number that int64 can hold"):
+@pytest.mark.parametrize("wrong", [1.5, "text", [1], None, np.float64(2)])
+def test_other_numbers_are_refused(wrong):
+    with pytest.raises(TypeError, match=r"cannot be interpreted as an integer|only integer"):
         negative(wrong)
+    for arguments in ((), (1, wrong), ((1, 2),)):
+        with pytest.raises((TypeError, ValueError)):
+            negative(*arguments)
+    for large in (2**63, -(2**63) - 1):
+        with pytest.raises(OverflowError, match=r"negative: found .*, expected a number that int64 can hold"):
+            negative(large)
 
 
 BEYOND = """
@@ -159,9 +135,7 @@ except IndexError as error:
 
 
 @pytest.mark.timeout(300)  # kernels are compiled for it
-def test_an_index_out_of_bounds_is_an_error_of_a_library_that_checks(
-    bounds_checks: dict[str, str], checkout: Path
-) -> None:
+def test_an_index_out_of_bounds_is_an_error_of_a_library_that_checks(bounds_checks, checkout):
     found = subprocess.run(
         [sys.executable, "-c", BEYOND],
         env={**os.environ, **bounds_checks},

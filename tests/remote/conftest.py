@@ -12,31 +12,21 @@ from tests.remote.files import FileServer
 class Server(FileServer):
     """Buckets are folders; signatures are not looked at."""
 
-    def plan(self, unavailable=0, refused=0, short=0, delay=0):
+    def plan(self, unavailable=0, refused=0, delay=0):
         """What the next requests get; counting begins at 0."""
-        self.faults = [503] * unavailable + [403] * refused + ["short"] * short
+        self.faults = [503] * unavailable + [403] * refused
         self.delay = delay
         self.asked.clear()
-
-    def count(self):
-        """Requests since the last plan."""
-        return len(self.asked)
 
     def upload(self, folder, bucket):
         """The files below a folder as objects of a new bucket. Returns: its URL."""
         shutil.copytree(folder, self.folder / bucket)
         return f"s3://{bucket}"
 
-    def put(self, bucket, name, data):
-        file = self.folder / bucket / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(data)
-
 
 @pytest.fixture(scope="session")
 def running(tmp_path_factory):
     with Server(tmp_path_factory.mktemp("s3"), dated=True, tagged=True) as started:
-        assert isinstance(started, Server)
         yield started
 
 

@@ -24,13 +24,14 @@ class FileServer(http.server.ThreadingHTTPServer):
         dated: Answers say when a file was written.
         tagged: They have an ETag, and faults come to all requests of files.
         delay: Seconds before each answer.
+        answer: What it says to everything, as S3 writes it: a status and its code; None for nothing of the kind.
     """
 
     request_queue_size = 128
 
     def __init__(self, folder, dated=False, tagged=False):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.folder, self.dated, self.tagged, self.delay = folder, dated, tagged, 0.0
+        self.folder, self.dated, self.tagged, self.delay, self.answer = folder, dated, tagged, 0.0, None
         self.asked = []
         self.let_in = []
         self.redirects = {}
@@ -64,12 +65,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         fault = server.faults.pop(0) if faulty and server.faults else None
         if server.user and server.let_in[-1] != f"Basic {b64encode(server.user.encode()).decode()}":
             fault = 401
-        if target or isinstance(fault, int) or not file.is_file():
-            self.send_response(302 if target else fault if isinstance(fault, int) else 404)
+        if server.answer or target or isinstance(fault, int) or not file.is_file():
+            status, code = server.answer or (302 if target else fault if isinstance(fault, int) else 404, "")
+            body = f"<Error><Code>{code}</Code></Error>".encode() if code and self.command != "HEAD" else b""
+            self.send_response(status)
             if target:
                 self.send_header("Location", target)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
+            self.wfile.write(body)
             return
         data = file.read_bytes()
         first, last = 0, len(data) - 1
@@ -93,7 +97,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(data[first : last if fault == "short" else last + 1])
         self.close_connection = fault in ("short", "silent")
 
-    do_HEAD = do_GET
+    do_HEAD = do_PUT = do_GET
 
     def log_message(self, *_):
         pass

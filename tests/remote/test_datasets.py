@@ -1,5 +1,6 @@
 """Datasets in object stores give what they give in a directory; faults are survived or reported."""
 
+import shutil
 import subprocess
 import sys
 import uuid
@@ -34,31 +35,21 @@ def upload(local, server):
     return server.upload(local.parent, f"b{uuid.uuid4().hex}") + "/ds"
 
 
-def same(a, b):
-    if isinstance(a, np.ndarray):
-        return bool(np.array_equal(a, b))
-    if hasattr(a, "records"):
-        return (
-            a.start.tolist() == b.start.tolist()
-            and a.ends_after.tolist() == b.ends_after.tolist()
-            and [bytes(record) for record in a.records] == [bytes(record) for record in b.records]
-        )
-    return a.ids.tolist() == b.ids.tolist() and a.first.tolist() == b.first.tolist()
+def contents(dataset):
+    """All of it."""
+    whole = 0, dataset.num_tokens
+    held, spans = dataset.documents_in(*whole), [dataset.spans(track, *whole) for track in "cd"]
+    found = [dataset.tokens(*whole), dataset.fields(*whole)["weight"], held.ids, held.first]
+    found += [values for of_track in spans for values in (of_track.start, of_track.ends_after)]
+    records = [bytes(record) for of_track in spans for record in of_track.records]
+    return [values.tolist() for values in found], records, dataset.stream_fingerprint, dataset.find_document("1-7")
 
 
 def check(local, url, **options):
     """Everything of a dataset is as in the directory."""
     near, far = cl.open_dataset(local), cl.open_dataset(url, **options)
-    assert far.stream_fingerprint == near.stream_fingerprint
+    assert contents(far) == contents(near)
     assert far.vocabulary("c") == ["a", "b"]
-    assert far.find_document("1-7") == near.find_document("1-7")
-    indices = list(range(0, len(near.windows(64)), 2))
-    for mine, theirs in zip(near.windows(64).__getitems__(indices), far.windows(64).__getitems__(indices), strict=True):
-        assert mine.keys() == theirs.keys()
-        assert all(same(mine[key], theirs[key]) for key in mine)
-    assert [x["tokens"].tolist() for x in far.documents().__getitems__([3, -1])] == [
-        near.documents()[i]["tokens"].tolist() for i in (3, -1)
-    ]
     return far
 
 
@@ -79,8 +70,7 @@ def test_neighbours_and_roots(local, server, tmp_path):
     concat([str(tmp_path / "a" / "ds")], tmp_path / "joined", roots=[str(tmp_path), str(local.parent)])
     (tmp_path / "a" / "ds").unlink()
     url = server.upload(tmp_path, f"b{uuid.uuid4().hex}")
-    for file in local.iterdir():
-        server.put(url[5:], f"a/ds/{file.name}", file.read_bytes())
+    shutil.copytree(local, server.folder / url[5:] / "a" / "ds")
     check(local, f"{url}/joined")
     with pytest.raises(FormatError, match=r"expected a file below s3://b\w+/joined, s3://other"):
         cl.open_dataset(f"{url}/joined", roots=["s3://other/x"])

@@ -1,12 +1,9 @@
 """A dataset leads to no host, bucket or directory but its roots; a store that cannot be used is named at once."""
 
-import http.server
 import itertools
 import json
 import shutil
-import threading
 from pathlib import Path
-from typing import ClassVar
 
 import fsspec
 import pytest
@@ -20,7 +17,7 @@ from conceptloader.storage.remote import stores
 from conceptloader.storage.urls import normal
 from tests.corpora.small import written
 from tests.hostile.targets import resealed
-from tests.raises import raises
+from tests.raises import cells, raises
 from tests.remote.files import FileServer
 
 
@@ -110,70 +107,33 @@ def no_waiting(monkeypatch):
     stores._open_store.cache_clear()
 
 
-class Answers(http.server.BaseHTTPRequestHandler):
-    """The same answer to everything, as S3 writes it."""
-
-    answer: ClassVar[tuple[int, str]]
-
-    def do_GET(self):
-        status, code = self.answer
-        body = b"" if self.command == "HEAD" else f"<Error><Code>{code}</Code></Error>".encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    do_HEAD = do_PUT = do_GET
-
-    def log_message(self, *_):
-        pass
+REFUSED = """
+s3://bucket/ds | key secret store | 403 InvalidAccessKeyId | the store refuses what it was given: set AWS_
+s3://bucket/ds | key secret store | 301 PermanentRedirect | the bucket is in another region: set AWS_REGION
+s3://bucket/ds | key secret store | 404 NoSuchBucket | check the URL with its bucket, AWS_REGION
+s3://bucket/ds | metadata | - | the environment has no credentials: set AWS_ACCESS_KEY_ID, AWS_SECRET
+s3://bucket/ds | key secret nowhere | - | there is no such host
+http://no-such-host.invalid/ds | - | - | there is no such host
+s3://bucket/ds | key | - | check the URL, and set AWS_ACCESS_KEY_ID
+az://bucket/ds | - | - | check the URL, and set AZURE_STORAGE_ACCOUNT
+"""
 
 
-@pytest.fixture(scope="module")
-def store():
-    """An address that gives one of the Answers."""
-    Answers.answer = 403, "InvalidAccessKeyId"
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-REFUSED = [
-    (
-        "s3://bucket/ds",
-        "key secret store",
-        (403, "InvalidAccessKeyId"),
-        "the store refuses what it was given: set AWS_",
-    ),
-    (
-        "s3://bucket/ds",
-        "key secret store",
-        (301, "PermanentRedirect"),
-        "the bucket is in another region: set AWS_REGION",
-    ),
-    ("s3://bucket/ds", "key secret store", (404, "NoSuchBucket"), "check the URL with its bucket, AWS_REGION"),
-    ("s3://bucket/ds", "metadata", None, "the environment has no credentials: set AWS_ACCESS_KEY_ID, AWS_SECRET"),
-    ("s3://bucket/ds", "key secret nowhere", None, "there is no such host"),
-    ("http://no-such-host.invalid/ds", "", None, "there is no such host"),
-    ("s3://bucket/ds", "key", None, "check the URL, and set AWS_ACCESS_KEY_ID"),
-    ("az://bucket/ds", "", None, "check the URL, and set AZURE_STORAGE_ACCOUNT"),
-]
-
-
-@pytest.mark.parametrize(("url", "given", "answer", "remedy"), REFUSED)
-def test_what_cannot_be_used_is_named_at_once(store, no_waiting, monkeypatch, url, given, answer, remedy):
-    monkeypatch.setattr(Answers, "answer", answer or Answers.answer)
-    monkeypatch.setattr(stores, "_METADATA", (f"//{store}",))  # in place of every cloud's own
-    variables = {
-        "key": {"AWS_ACCESS_KEY_ID": "wrong"}, "secret": {"AWS_SECRET_ACCESS_KEY": "wrong"},
-        "store": {"AWS_ENDPOINT_URL": f"http://{store}"}, "metadata": {"AWS_METADATA_ENDPOINT": f"http://{store}"},
-        "nowhere": {"AWS_ENDPOINT_URL": "http://no-such-host.invalid"},
-    }  # fmt: skip
-    for name, value in [pair for word in given.split() for pair in variables[word].items()]:
-        monkeypatch.setenv(name, value)
-    with raises(ConceptloaderError, fix=remedy):
-        cl.open_dataset(url)
+@pytest.mark.parametrize(("url", "given", "answer", "remedy"), cells(REFUSED))
+def test_what_cannot_be_used_is_named_at_once(tmp_path, no_waiting, monkeypatch, url, given, answer, remedy):
+    status, code = (answer or "403 InvalidAccessKeyId").split()
+    with FileServer(tmp_path) as store:
+        store.answer = int(status), code
+        monkeypatch.setattr(stores, "_METADATA", (store.url[5:],))  # in place of every cloud's own
+        variables = {
+            "key": ("AWS_ACCESS_KEY_ID", "wrong"), "secret": ("AWS_SECRET_ACCESS_KEY", "wrong"),
+            "store": ("AWS_ENDPOINT_URL", store.url), "metadata": ("AWS_METADATA_ENDPOINT", store.url),
+            "nowhere": ("AWS_ENDPOINT_URL", "http://no-such-host.invalid"),
+        }  # fmt: skip
+        for word in given.split():
+            monkeypatch.setenv(*variables[word])
+        with raises(ConceptloaderError, fix=remedy):
+            cl.open_dataset(url)
     assert no_waiting == []
 
 
@@ -190,23 +150,15 @@ def test_a_token_that_expires_in_mid_run(server, dataset):
 
 def test_passwords_in_urls_are_not_shown(tmp_path, servers, capsys, caplog):
     url = servers[0].url.replace("://", "://me:s3cr3t@") + "/data/ds"
-    opened = cl.open_dataset(url)
-    assert "s3cr3t" not in repr(opened)
-    assert "://me:***@" in repr(opened)
-    options = {"inspect": [], "inspect --stats": [], "inspect --random 1": ["--seq-len", "2"]}
-    for command, more in options.items():
-        for form in ([], ["--json"]):
-            assert main([*command.split(), url, *more, *form]) == 0
-            assert "s3cr3t" not in "".join(capsys.readouterr()), command
-    (tmp_path / "run.yaml").write_text(f"seq_len: 2\ndatasets: {{a: {{path: '{url}'}}}}\n")
-    assert main(["doctor", str(tmp_path / "run.yaml"), "--seconds", "0.1"]) == 0
-    assert "s3cr3t" not in "".join(capsys.readouterr())
-    missing = url.replace("/ds", "/none")
-    run = {"seq_len": 2, "datasets": {"a": {"path": missing}}}
-    for call in (lambda: cl.open_dataset(missing), lambda: cl.open_blend(run)):
-        with pytest.raises(ReadError) as caught:
-            call()
-        assert "me:***@" in str(caught.value)
+    missing, run = url.replace("/ds", "/none"), tmp_path / "run.yaml"
+    assert "://me:***@" in repr(cl.open_dataset(url))
+    run.write_text(f"seq_len: 2\ndatasets: {{a: {{path: '{url}'}}}}\n")
+    for words in ("inspect URL", "inspect URL --json", "inspect URL --stats", "inspect URL --random 1 --seq-len 2"):
+        assert main([word.replace("URL", url) for word in words.split()]) == 0
+    assert main(["doctor", str(run), "--seconds", "0.1"]) == 0
+    for call in (cl.open_dataset, lambda url: cl.open_blend({"seq_len": 2, "datasets": {"a": {"path": url}}})):
+        with pytest.raises(ReadError, match=r"me:\*\*\*@") as caught:
+            call(missing)
         assert "s3cr3t" not in str(caught.value)
     (tokens,) = (tmp_path / "trusted" / "data" / "ds").glob("*.stream.bin")
     tokens.unlink()

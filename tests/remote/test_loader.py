@@ -11,7 +11,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
-from conceptloader.config import load_config, open_blend
+from conceptloader.config import open_blend
 from conceptloader.errors import ReadError
 from conceptloader.loader.batch.open import open_reader
 from conceptloader.loader.torch.dataset import SampleDataset
@@ -24,19 +24,18 @@ from tests.remote.test_datasets import local, upload
 __all__ = ["local"]  # the fixture
 
 
-def configuration(local, path, **loader):
+def configuration(local, path):
     return {
         "version": 1,
         "seq_len": 32,
         "datasets": {"near": {"path": str(local), "weight": 1.0}, "far": {"path": path, "weight": 2.0}},
         "outputs": {"position_ids": "document", "document_ids": True, "cu_seqlens": True},
         "tracks": {"c": {"layout": "padded"}, "d": {"layout": "ragged"}},
-        "loader": loader,
     }
 
 
-def reader(local, path, **loader):
-    return open_reader(open_blend(load_config(configuration(local, path, **loader))))
+def reader(local, path):
+    return open_reader(open_blend(configuration(local, path)))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -65,16 +64,7 @@ def test_a_store_that_stays_away_is_named_once(local, server):
     server.plan(unavailable=10**6)
     with pytest.raises(ReadError, match=r"sample \d+, dp_rank 0: s3://.*stream\.bin: cannot be read.*failed 5 times"):
         mine.read(np.arange(100, 102, dtype=np.uint64))
-    assert server.count() <= 2 * 5  # windows, attempts
-
-
-def test_faults_that_pass_change_nothing(local, server):
-    mine, theirs = reader(local, upload(local, server)), reader(local, str(local))
-    samples = np.arange(30, dtype=np.uint64)
-    for fault in ("short", "unavailable"):
-        server.plan(**{fault: 4})
-        assert_same(mine.read(samples), theirs.read(samples))
-        samples = samples + np.uint64(30)
+    assert len(server.asked) <= 2 * 5  # windows, attempts
 
 
 def test_workers_of_a_dataloader(local, server, checkout):

@@ -13,8 +13,6 @@ from conceptloader.ingest.build.options import Options
 from conceptloader.ingest.records.columns import Columns
 from conceptloader.ingest.records.inputs import find_sources
 
-Files = dict[str, bytes]
-
 
 def write_input(path, documents=60):
     """jsonl with tokens and spans."""

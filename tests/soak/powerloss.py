@@ -8,6 +8,7 @@ was synced; of those that were not, any subset may be.
 import builtins
 import os
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 
@@ -31,9 +32,9 @@ class Recorder:
         self.operations = 0
         self.crash_at = crash_at
         self.state = None
-        real = {name: getattr(os, name) for name in ("fsync", "rename", "link", "unlink", "mkdir", "rmdir")}
+        real = {name: getattr(os, name) for name in ("rename", "link", "unlink", "mkdir")}
         patch.setattr(os, "fsync", lambda fd: self._fsync(fd))
-        patch.setattr(os, "mkdir", self._watch(real["mkdir"], self._mkdir))
+        patch.setattr(os, "mkdir", self._watch(real["mkdir"], partial(self._created, directory=True)))
         patch.setattr(os, "rename", self._watch(real["rename"], self._rename))
         patch.setattr(os, "link", self._watch(real["link"], self._link))
         patch.setattr(os, "unlink", self._watch(real["unlink"], self._unlink))
@@ -76,9 +77,6 @@ class Recorder:
             inode = self.known[path] = Inode(latest=Path(path), entries={} if directory else None)
             folder, name = self._directory(path)
             folder.pending.append((None, name, inode))
-
-    def _mkdir(self, path):
-        self._created(path, directory=True)
 
     def _rename(self, source, target):
         inode = self.known[target] = self.known.pop(source)

@@ -1,13 +1,17 @@
 """Builds killed at any moment: never mistaken for a dataset, finished shards are kept, the bytes end up the same."""
 
+import multiprocessing
+import os
 import shutil
+import signal
+import threading
 import time
 
 import numpy as np
 import pytest
 
 import conceptloader as cl
-from conceptloader.errors import ConfigError, FormatError
+from conceptloader.errors import ConceptloaderError, ConfigError, FormatError
 from tests.scale import scaled
 from tests.soak.builds import build, child, contents, finished_shards, killing_at, write_input
 
@@ -104,13 +108,6 @@ def test_a_worker_is_killed(tmp_path, source, undisturbed, tally):
 
 
 def kill_a_worker(source, out, seed):
-    import multiprocessing
-    import os
-    import signal
-    import threading
-
-    from conceptloader.errors import ConceptloaderError
-
     rng = np.random.default_rng(seed)
     done = threading.Event()
 

@@ -8,10 +8,6 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError, FormatError
-from conceptloader.format.write import build as build_module
-from conceptloader.format.write import shard as writer
-from conceptloader.storage import durable
-from conceptloader.storage.sample import sample_checksum
 from tests.scale import scaled
 from tests.soak.builds import build, contents, write_input
 from tests.soak.powerloss import PowerLoss, Recorder
@@ -83,22 +79,3 @@ def test_at_every_operation(tmp_path, source, wanted, tally):
 def test_a_build_that_has_returned_is_on_disk(tmp_path, source, wanted):
     disk = crash(tmp_path, source, None)
     assert check(disk, tmp_path / "left", "none", 0, source, wanted), "the finished dataset is gone"
-
-
-@pytest.mark.parametrize("forgotten", ["file", "directory"])
-def test_a_forgotten_sync_is_noticed(tmp_path, source, wanted, forgotten, monkeypatch):
-    if forgotten == "file":
-
-        def commit(spool):
-            spool.sample = sample_checksum(spool.size, spool.read)
-            spool._file.close()
-            os.rename(spool._temporary, spool.path)
-
-        monkeypatch.setattr(durable.Spool, "commit", commit)
-    else:
-        for module in (durable, writer, build_module):
-            if hasattr(module, "sync_directory"):
-                monkeypatch.setattr(module, "sync_directory", lambda path: None)
-    disk = crash(tmp_path, source, None)
-    with pytest.raises(AssertionError):
-        assert check(disk, tmp_path / "left", "none", 0, source, wanted)

@@ -69,16 +69,14 @@ def test_a_training_from_it(near):
 def test_what_it_gives_is_checked(near):
     far, url = cl.open_dataset("made-up://host/near"), stream()
     sound = FILES[url]
-    FILES[url] = replace(sound, data=sound.data[2:] + sound.data[:2])
-    with raises(FormatError, url, "sample checksum"):
-        far.tokens(0, 9)
-    assert len(cl.open_dataset("made-up://host/near", verify_files=False).tokens(0, 9)) == 9
-    FILES[url] = replace(sound, size=sound.size - 4)
-    with raises(FormatError, url, expected="as the manifest says"):
-        far.tokens(0, 9)
-    FILES[url] = replace(sound, data=sound.data[:-4])
-    with raises(ReadError, url, fix="failed 4 times"):
-        far.tokens(0, 9)
+    for wrong, kind, parts in [
+        ({"data": sound.data[2:] + sound.data[:2]}, FormatError, {"found": "sample checksum"}),
+        ({"size": sound.size - 4}, FormatError, {"expected": "as the manifest says"}),
+        ({"data": sound.data[:-4]}, ReadError, {"fix": "failed 4 times"}),
+    ]:
+        FILES[url] = replace(sound, **wrong)
+        with raises(kind, url, **parts):
+            far.tokens(0, 9)
     FILES[url] = sound
     assert len(far.tokens(0, 9)) == 9
     reader, samples = open_reader(cl.open_blend(config("made-up://host/near"))), np.arange(40, dtype=np.uint64)
@@ -89,8 +87,6 @@ def test_what_it_gives_is_checked(near):
     del FILES[stream(1)]
     with raises(ReadError, stream(1), found="not there"):
         far.tokens(far.shard_starts[1], far.num_tokens)
-    with raises(ReadError, "made-up://host/other/manifest.json"):
-        cl.open_dataset("made-up://host/other")
 
 
 def test_a_dataset_rebuilt_there_in_use(near):

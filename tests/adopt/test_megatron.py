@@ -1,5 +1,6 @@
 """Megatron's .bin/.idx through our reader against megatron-core's own."""
 
+import ast
 import os
 import struct
 import tempfile
@@ -17,7 +18,7 @@ from conceptloader.format.tools.verify import verify
 from conceptloader.ingest.adopt import source as adopt_source
 from conceptloader.ingest.adopt.adopt import adopt
 from tests.corpora.token_files import write_megatron as write
-from tests.raises import raises
+from tests.raises import cells, raises
 
 TYPES = [np.uint8, np.uint16, np.int32, np.int64]
 
@@ -86,23 +87,23 @@ def damage(path, offset, data):
 
 # The index of the corpus below: head 34, 3 lengths from 34, 3 pointers from 46, 4 document entries from 70, end 102.
 CORPUS = [[[1, 2], [3]], [], [[4, 5, 6]]]
-PATCHES = [  # at a byte of the index, a value; what is found
-    (0, "9s", b"TNTIDX", "a file that begins with"),
-    (9, "Q", 2, "version 2"),
-    (17, "B", 7, "tokens of type float32"),
-    (17, "B", 6, "tokens of type float64"),
-    (17, "B", 99, "tokens of type code 99"),
-    (17, "B", 4, "sequence 2 of 3 tokens at byte 6"),
-    (18, "Q", 1 << 60, "102 bytes"),
-    (34, "i", -2, "sequence 0 of -2 tokens"),
-    (42, "i", -1, "sequence 2 of -1 tokens"),
-    (54, "q", 2, "sequence 1 of 1 tokens at byte 2"),
-    (94, "q", 4, "documents that end at sequence 4, past the end"),
-    (94, "q", 2, "documents that end at sequence 2"),
-    (78, "q", 9, "a document, 1, that begins at sequence 9"),
-    (86, "q", 1, "a document, 2, that begins at sequence 1"),
-    (70, "q", 1, "a document, 0, that begins at sequence 1"),
-]
+PATCHES = """
+0 | 9s | b"TNTIDX" | a file that begins with
+9 | Q | 2 | version 2
+17 | B | 7 | tokens of type float32
+17 | B | 6 | tokens of type float64
+17 | B | 99 | tokens of type code 99
+17 | B | 4 | sequence 2 of 3 tokens at byte 6
+18 | Q | 0x1000000000000000 | 102 bytes
+34 | i | -2 | sequence 0 of -2 tokens
+42 | i | -1 | sequence 2 of -1 tokens
+54 | q | 2 | sequence 1 of 1 tokens at byte 2
+94 | q | 4 | documents that end at sequence 4, past the end
+94 | q | 2 | documents that end at sequence 2
+78 | q | 9 | a document, 1, that begins at sequence 9
+86 | q | 1 | a document, 2, that begins at sequence 1
+70 | q | 1 | a document, 0, that begins at sequence 1
+"""  # at a byte of the index, a value; what is found
 
 
 def test_bad_files(tmp_path):
@@ -115,9 +116,9 @@ def test_bad_files(tmp_path):
             adopt([prefix], tmp_path / "ds")
         assert not (tmp_path / "ds").exists()
 
-    for at, kind, value, found in PATCHES:
+    for at, kind, value, found in cells(PATCHES):
         index.write_bytes(whole)
-        damage(index, at, struct.pack("<" + kind, value))
+        damage(index, int(at), struct.pack("<" + kind, ast.literal_eval(value)))
         refused("x.idx", found)
     for size, found in ((20, "20 bytes"), (34, "34 bytes"), (99, "99 bytes")):
         index.write_bytes(whole[:size])

@@ -220,6 +220,7 @@ def compare(path, ranges):
 def compare_values(ours, data, ranges):
     """The same of a dataset or a view, and what was read of its files."""
     assert ours.num_tokens == len(data.tokens)
+    assert [n for some in ours.document_lengths() for n in some.tolist()] == [e - a for a, e in data.documents]
     for name in {*data.ids} - {""}:
         assert ours.find_document(name) == [number for number, other in enumerate(data.ids) if other == name]
     for number, borders in enumerate(data.documents):

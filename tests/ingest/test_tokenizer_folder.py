@@ -12,7 +12,7 @@ from conceptloader.format.read.kept import own_name
 from conceptloader.ingest.records import tokenizer_folder
 from conceptloader.ingest.records.tokenizer import FileTokenizer, load_tokenizer
 from tests.corpora.tokenizers import END, FAMILIES, byte_level
-from tests.raises import raises
+from tests.raises import cells, raises
 
 transformers = pytest.importorskip("transformers")
 
@@ -31,9 +31,6 @@ def _compared_here(monkeypatch):
         return SimpleNamespace(returncode=0, stdout=out.getvalue())
 
     monkeypatch.setattr(tokenizer_folder.subprocess, "run", run)
-
-
-FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 
 
 def saved(folder, made, kind="PreTrainedTokenizerFast", **given):
@@ -74,29 +71,28 @@ def test_folders_that_it_saved(tmp_path, family):
     assert ours(more) == theirs(more)  # they are in its tokenizer.json
 
 
-NEXT = 354  # the id that a token added to `byte_level` gets
-
-REFUSED = {
-    "added_tokens.json": ({"added_tokens__json": {TOOL: NEXT}}, TOOL),
-    "added_tokens_decoder": ({"added_tokens_decoder": {str(NEXT): {"content": TOOL, **FLAGS}}}, TOOL),
-    "another id": ({"added_tokens_decoder": {"7": {"content": END, **FLAGS}}}, END),
-    "other flags": ({"added_tokens_decoder": {"0": {"content": END, **FLAGS, "lstrip": True}}}, "lstrip"),
-    "extra_special_tokens": ({"extra_special_tokens": [TOOL]}, TOOL),
-    "named extra_special_tokens": ({"extra_special_tokens": {"tool_token": TOOL}}, TOOL),
-    "special_tokens_map.json": ({"special_tokens_map__json": {"pad_token": TOOL}}, TOOL),
-    "pad_token": ({"pad_token": {"content": TOOL, **FLAGS, "__type": "AddedToken"}}, TOOL),
-    "a token of the vocabulary": ({"unk_token": "Ġthe"}, "Ġthe"),
-    "a class that puts a space in front": ({"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}, "AutoToken"),
-    "a class that normalizes": ({"tokenizer_class": "Qwen2Tokenizer"}, "cafe\u0301"),
-}
+# 354: the id that a token added to `byte_level` gets.
+REFUSED = """
+{"added_tokens__json": {"<|tool|>": 354}} | <|tool|>
+{"added_tokens_decoder": {"354": {"content": "<|tool|>", FLAGS}}} | <|tool|>
+{"added_tokens_decoder": {"7": {"content": "<|endoftext|>", FLAGS}}} | <|endoftext|>
+{"added_tokens_decoder": {"0": {"content": "<|endoftext|>", FLAGS, "lstrip": true}}} | lstrip
+{"extra_special_tokens": ["<|tool|>"]} | <|tool|>
+{"extra_special_tokens": {"tool_token": "<|tool|>"}} | <|tool|>
+{"special_tokens_map__json": {"pad_token": "<|tool|>"}} | <|tool|>
+{"pad_token": {"content": "<|tool|>", FLAGS, "__type": "AddedToken"}} | <|tool|>
+{"unk_token": "Ġthe"} | Ġthe
+{"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": true} | AutoToken
+{"tokenizer_class": "Qwen2Tokenizer"} | cafe\u0301
+"""
+FLAGS = '"single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true'
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_folder_that_differs_from_its_tokenizer_json_is_refused(tmp_path, case):
+@pytest.mark.parametrize(("files", "said"), cells(REFUSED))
+def test_a_folder_that_differs_from_its_tokenizer_json_is_refused(tmp_path, files, said):
     """Nothing is merged; the folder that the message recommends is as transformers has it."""
-    files, said = REFUSED[case]
-    folder = older(tmp_path / "model", **files)
+    folder = older(tmp_path / "model", **json.loads(files.replace("FLAGS", FLAGS)))
     with raises(InputError, "tokenizer", fix="save_pretrained") as caught:
         load_tokenizer(str(folder))
     assert said in str(caught.value)

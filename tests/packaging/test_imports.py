@@ -8,6 +8,7 @@ from pathlib import Path
 
 from conceptloader.cli import main
 from conceptloader.testing import random_documents, write_dataset
+from tests.raises import cells
 
 
 def modules_after(statement, checkout):
@@ -54,24 +55,21 @@ def test_training_needs_no_package_for_tables(tmp_path, checkout):
 
 
 INSTALLED_AS = {"olmo_core": "ai2-olmo-core", "pytorch_lightning": "lightning"}
-NEITHER = "import sys; sys.modules['lightning'] = None; "  # which is the other name of pytorch_lightning
-WITHOUT = [
-    ("torch", "import conceptloader; conceptloader.make_dataloader"),
-    ("torch", "from conceptloader import EpochSampler"),
-    ("tokenizers", "from conceptloader.ingest.records.tokenizer import load_tokenizer; load_tokenizer('setup.py')"),
-    ("pyarrow", "from conceptloader.ingest.parquet import open_parquet; open_parquet('x.parquet')"),
-    (
-        "zstandard",
-        "from conceptloader.ingest.records.lines import read_lines; [*read_lines('setup.py', 0, None, 'zst')]",
-    ),
-    ("obstore", "from conceptloader.storage.remote.stores import store_of; store_of('s3://a/b')"),
-    ("fsspec", "from conceptloader.storage.remote.stores import store_of; store_of('ftp://a/b')"),
-    ("pytorch_lightning", NEITHER + "from conceptloader.integrations.lightning_lm import ConceptDataModule"),
-    ("transformers", "from conceptloader.integrations.transformers_lm import ConceptTrainer"),
-    ("olmo_core", "from conceptloader.integrations.olmo_lm import ConceptDataLoader"),
-    ("", "import os; os.name = 'nt'; import conceptloader"),
-    ("torch", "import conceptloader; conceptloader.decode; raise Exception('fine')"),  # batches as text need none
-]
+# lightning is the other name of pytorch_lightning; batches as text need no torch.
+WITHOUT = """
+torch | import conceptloader; conceptloader.make_dataloader
+torch | from conceptloader import EpochSampler
+tokenizers | from conceptloader.ingest.records.tokenizer import load_tokenizer; load_tokenizer('setup.py')
+pyarrow | from conceptloader.ingest.parquet import open_parquet; open_parquet('x.parquet')
+zstandard | from conceptloader.ingest.records.lines import read_lines; [*read_lines('setup.py', 0, None, 'zst')]
+obstore | from conceptloader.storage.remote.stores import store_of; store_of('s3://a/b')
+fsspec | from conceptloader.storage.remote.stores import store_of; store_of('ftp://a/b')
+pytorch_lightning | sys.modules['lightning'] = None; from conceptloader.integrations.lightning_lm import ConceptDataModule
+transformers | from conceptloader.integrations.transformers_lm import ConceptTrainer
+olmo_core | from conceptloader.integrations.olmo_lm import ConceptDataLoader
+- | import os; os.name = 'nt'; import conceptloader
+torch | import conceptloader; conceptloader.decode; raise Exception('fine')
+"""  # noqa: E501 - a package that is missing, and what is run then
 
 # Each statement runs in a fork of a process that has imported what none of them is about.
 ALONE = """
@@ -91,13 +89,13 @@ for package, statement in json.loads(sys.argv[1]):
 
 
 def test_what_is_missing_is_named_with_what_installs_it(checkout):
-    command = [sys.executable, "-c", ALONE, json.dumps(WITHOUT)]
+    command = [sys.executable, "-c", ALONE, json.dumps(cells(WITHOUT))]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=True)
     *found, windows, fine = map(json.loads, done.stdout.splitlines())
-    for (package, _), (module, message) in zip(WITHOUT, found, strict=False):
+    for (package, _), (module, message) in zip(cells(WITHOUT), found, strict=False):
         assert module == "conceptloader.errors", message
         assert re.search(rf"; pip install '?{INSTALLED_AS.get(package, package)}\b", message)
         assert "conceptloader[" not in message  # nobody owns that name on the index
-    assert len(found) == len(WITHOUT) - 2
+    assert len(found) == len(cells(WITHOUT)) - 2
     assert "found the operating system 'nt', expected Linux" in windows[1]
     assert fine[1] == "fine"

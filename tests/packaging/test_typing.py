@@ -12,6 +12,7 @@ import torch
 import conceptloader as cl
 from conceptloader.kernels.arrays import IntKey, TensorKey
 from conceptloader.testing import random_documents, write_dataset
+from tests.raises import cells
 
 GOOD = """\
 from typing import Any
@@ -57,20 +58,23 @@ def mypy(script, checkout, folder):
     )
 
 
+BAD = """
+loader = cl.make_dataloader("run.yaml", micro_batch_size="4") | arg-type
+loader = cl.make_dataloader("run.yaml", micro_batch=4) | call-arg
+cl.make_dataloadre | attr-defined
+cl.build(["a"], 3, tokenizer="bytes") | arg-type
+cl.Mixture(["3"]) | list-item
+cl.open_dataset("a").windows("8") | arg-type
+cl.EpochSampler(10, rank='1') | arg-type
+wrong: str = batch["max_seqlen"] | assignment
+batch[3] | call-overload
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_users_script_is_checked(checkout, tmp_path):
-    bad = {
-        'loader = cl.make_dataloader("run.yaml", micro_batch_size="4")': "arg-type",
-        'loader = cl.make_dataloader("run.yaml", micro_batch=4)': "call-arg",
-        "cl.make_dataloadre": "attr-defined",
-        'cl.build(["a"], 3, tokenizer="bytes")': "arg-type",
-        'cl.Mixture(["3"])': "list-item",
-        'cl.open_dataset("a").windows("8")': "arg-type",
-        "cl.EpochSampler(10, rank='1')": "arg-type",
-        'wrong: str = batch["max_seqlen"]': "assignment",
-        "batch[3]": "call-overload",
-    }
+    bad = dict(cells(BAD))
     script = GOOD + "".join(f"{line}\n" for line in bad)
     lines = mypy(script, checkout, tmp_path).splitlines()
     errors = [line for line in lines if ": error: " in line]

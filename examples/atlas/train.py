@@ -39,10 +39,10 @@ class BottleneckLM(GPT):
         return self.logits(self.said(torch.cat([concepts.sigmoid(), self.free(states)], -1))), concepts
 
 
-def loader_of(dataset, split, order, **sizes):
+def loader_of(dataset, split, sizes, **more):
     """Of documents in a part of the dataset."""
     datasets = {"atlas": {"path": dataset, "split": split}}
-    config = {"seq_len": SEQ_LEN, "datasets": datasets, "tracks": {"concepts": {}}, "order": order}
+    config = {"seq_len": SEQ_LEN, "datasets": datasets, "tracks": {"concepts": {}}, **more}
     return cl.make_dataloader(config, **sizes)
 
 
@@ -50,16 +50,17 @@ def main():
     dataset, out, steps = sys.argv[1], Path(sys.argv[2]), int([*sys.argv, 600][3])
     out.mkdir(parents=True, exist_ok=True)
     rank, ranks = start()
-    loader = loader_of(dataset, [0.0, 0.9], dp_rank=rank, dp_size=ranks, micro_batch_size=BATCH // ranks)
+    sizes = {"dp_rank": rank, "dp_size": ranks, "micro_batch_size": BATCH // ranks}
+    loader = loader_of(dataset, [0.0, 0.9], sizes)
     data = loader.blend.datasets["atlas"]
     names = data.vocabulary("concepts")
     model = BottleneckLM(data.tokenizer.vocab_size, len(names))
     for step, _, (_, language, concept) in train(model, loader, joint_losses, steps, out):
         if rank == 0 and step % 20 == 0:
-            print(f"step {step}: language {language.item():.3f}, concepts {concept.item():.4f}", flush=True)
+            print(f"step {step}: language {language.item():.3f}, concepts {concept.item():.4f}")
     dist.destroy_process_group()  # rank 0 measures alone
     if rank == 0:
-        found = measure(loader_of(dataset, [0.9, 1.0], order="sequential", micro_batch_size=32), model, names)
+        found = measure(loader_of(dataset, [0.9, 1.0], {"micro_batch_size": 32}, order="sequential"), model, names)
         (out / "metrics.json").write_text(json.dumps(found, indent=1))
 
 

@@ -45,7 +45,7 @@ def test_it_learns_concepts_through_a_kill(checkout, tmp_path, monkeypatch):
         assert (done.returncode == 0) == (not more), done.stdout[-4000:]
 
     run("run", DIES_AT=str(STEPS * 2 // 3))
-    assert not (tmp_path / "run/metrics.json").exists()
+    assert [(tmp_path / "run" / name).exists() for name in ("checkpoint.pt", "metrics.json")] == [True, False]
     for out in ("run", "whole"):
         run(out)
     found, whole = (json.loads((tmp_path / out / "metrics.json").read_text()) for out in ("run", "whole"))

@@ -6,11 +6,12 @@ import pytest
 from tests.corpora import blended
 from tests.corpora.blended import SEQ_LEN, VOCABULARY, topics_of
 from tests.megatron import launching, pretraining
+from tests.megatron.conftest import pretrain
 from tests.nanotron import support
 from tests.nanotron.conftest import nanotron_src
-from tests.nanotron.plan import Layout, assert_seen
+from tests.nanotron.plan import assert_seen
 
-__all__ = ["nanotron_src"]  # the fixture
+__all__ = ["nanotron_src", "pretrain"]  # the fixtures
 pytestmark = pytest.mark.timeout(600)
 BATCH, MICRO = 8, 2
 
@@ -26,11 +27,9 @@ def test_nanotron_run_train(data, tmp_path, checkout):
     """The unmodified script, with the example's concept head."""
     consume = {"concepts_span_index": "last", "concepts_ids": "last"}
     section = {"type": "conceptloader", "config": str(data.config), "nanotron": {"model_inputs": consume}}
-    config = support.config(tmp_path / "c", section, dp=2, steps=3, interval=100)
-    launch = ["--import", "concept_llama"]
-    result = support.run_train(tmp_path, config, launch=launch, path=checkout / "examples/nanotron")
-    assert result.returncode == 0, result.output[-4000:]
-    assert_seen(result, data, Layout(dp=2), range(1, 4), micro_batch=MICRO, micro_batches=2, start=0)
+    options = {"launch": ["--import", "concept_llama"], "path": checkout / "examples/nanotron", "interval": 100}
+    result = support.train(tmp_path, "run", dataset=section, dp=2, steps=3, **options)
+    assert_seen(result, data, range(1, 4))
     for rank, recorded in enumerate(result.steps):
         for k, batch in enumerate(batch for step in recorded.values() for batch in step["batches"]):
             first = (2 * k + rank) * MICRO
@@ -52,25 +51,24 @@ def assert_megatron(run, data, planned):
 
 
 @pretraining.needs_checkout[0]
-@pretraining.each_checkout
 @pytest.mark.slow
-def test_megatron_pretrain_gpt(checkout, tmp_path):
+def test_megatron_pretrain_gpt(pretrain, tmp_path):
     """The unmodified script, on a corpus that the unmodified tools/preprocess_data.py made."""
 
     def preprocess(folder, documents):
         lines = [f'{{"text": "{" ".join(map(str, document))}"}}\n' for document in documents]
         (folder / "m.jsonl").write_text("".join(lines))
-        command = [str(checkout / "tools/preprocess_data.py"), "--input", str(folder / "m.jsonl")]
+        command = [str(pretrain.checkout / "tools/preprocess_data.py"), "--input", str(folder / "m.jsonl")]
         # Not --append-eod: which number a NullTokenizer takes for it differs between versions.
         command += ["--output-prefix", str(folder / "m"), "--workers", "1"]
         command += ["--tokenizer-type", "NullTokenizer", "--vocab-size", str(VOCABULARY)]
-        pretraining.ended(launching.torchrun(command, tmp_path / "preprocess", processes=1, checkout=checkout))
+        made = launching.torchrun(command, tmp_path / "preprocess", processes=1, checkout=pretrain.checkout)
+        assert made.returncode == 0, made.errors
         return str(folder / "m_text_document")
 
     (tmp_path / "data").mkdir()
     data = blended.write(tmp_path / "data", megatron=preprocess)
     accepted = ("--conceptloader-allow-changed", "tokenizer")  # Megatron's has another end of documents
-    trained = pretraining.pretrain(checkout, tmp_path / "run", pretraining.DP2, *accepted, config=data.config)
-    run = pretraining.ended(trained)
+    run = pretrain("run", pretraining.DP2, *accepted, config=data.config)
     assert sorted(run.losses) == list(range(1, pretraining.STEPS + 1))
     assert_megatron(run, data, {rank: pretraining.DP2.planned(rank) for rank in range(2)})

@@ -3,7 +3,6 @@
 from itertools import permutations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +18,8 @@ def test_every_sample_of_a_step_is_dealt_once_and_found_where_it_is(data):
     size, steps = micro * ranks * groups, 3
     partial = data.draw(st.integers(0, size - 1))
     every = size * steps + size
-    costs = np.array(data.draw(st.lists(st.integers(0, 50), min_size=every, max_size=every)))
+    most = data.draw(st.sampled_from([0, 2, 50]))  # equal ones are dealt too
+    costs = np.array(data.draw(st.lists(st.integers(0, most), min_size=every, max_size=every)))
     plan = Plan(
         partition=Partition(micro_batch_size=micro, dp_size=ranks, scheme=scheme),
         schedule=BatchSchedule.constant(size),
@@ -64,12 +64,3 @@ def test_the_imbalance_is_that_of_the_scheme():
     for scheme, expected in (("contiguous", 1.8), ("strided", 1.0)):
         share = Partition(micro_batch_size=2, dp_size=2, scheme=scheme)
         assert imbalance(costs, share) == (expected, 1.0)
-
-
-@pytest.mark.parametrize("sizes", [(1, 1, 8), (2, 2, 2), (1, 8, 1)])
-def test_equal_costs_are_dealt_too(sizes):
-    micro, ranks, groups = sizes
-    found = deal([5] * 8, micro, ranks)
-    assert len(found) == ranks
-    assert all(len(mine) == groups and all(len(one) == micro for one in mine) for mine in found)
-    assert sorted(sample for mine in found for one in mine for sample in one) == list(range(8))

@@ -124,16 +124,6 @@ def test_live_weights_hold_from_a_step_on_and_prefetched_steps_are_dealt_again(c
     assert found["balanced"] == found["plain"]
 
 
-def test_a_last_batch_that_is_not_full_stays_as_it_is(content):
-    chosen = {"num_samples": 2 * STEP + 7, "last_batch": "partial"}
-    loaders = [opened(content, rank, 2, 3, **chosen) for rank in range(2)]
-    found = [rows(list(loader)) for loader in loaders]
-    stock = rows(batches(opened(plain(content), micro=STEP), 3))[: 2 * STEP + 7]
-    assert sorted(found[0] + found[1]) == sorted(stock)
-    off = rows(list(opened(plain(content), 1, 2, 3, **chosen)))
-    assert found[1][STEP:] == off[STEP:]
-
-
 def test_within_a_last_step_only_a_run_that_ends_there_goes_on(content):
     """It is not dealt; with another end the step would be, and samples would be lost and repeated."""
     ends = {"num_samples": STEP + 15, "last_batch": "partial"}

@@ -1,9 +1,29 @@
 import sys
 import warnings
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch.distributed as dist
+
+from tests.corpora.for_megatron import EOD, write_config, write_datasets
+from tests.megatron.pretraining import CHECKOUTS, Pretrain
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    """A folder with datasets."""
+    return write_datasets(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="session")
+def config(data):
+    return write_config(data / "data.yaml")
+
+
+@pytest.fixture(params=CHECKOUTS or [Path()], ids=lambda path: path.name)
+def pretrain(request, tmp_path):
+    return Pretrain(request.param, tmp_path)
 
 
 @pytest.fixture
@@ -23,7 +43,6 @@ def one_process():
 @pytest.fixture
 def set_args(monkeypatch):
     """Says what megatron.training.get_args returns; its tokenizer's end of a document is that of the corpora."""
-    from tests.corpora.for_megatron import EOD
     from tests.megatron.stock import Tokenizer
 
     training = ModuleType("megatron.training")

@@ -2,14 +2,12 @@
 
 import os
 import re
-from functools import partial
 from pathlib import Path
 
 import pretrain_gpt as stock
 from megatron.core import parallel_state
-from megatron.core.enums import ModelType
 from megatron.core.utils import get_attr_wrapped_model
-from megatron.training import pretrain
+from own_pretrain import main
 
 from tests.columns.plain_loss import compare, plain_losses
 
@@ -46,18 +44,5 @@ def kd_losses(logits, labels, columns):
 names["kd_losses"] = kd_losses
 
 
-def main():
-    provider = stock.train_valid_test_datasets_provider
-    provider.is_distributed = True
-    kind, options = ModelType.encoder_or_decoder, {"get_embedding_ranks": stock.get_embedding_ranks}
-    if hasattr(stock, "parse_and_validate_args"):  # main
-        args = stock.parse_and_validate_args(args_defaults={"tokenizer_type": "GPT2BPETokenizer"})
-        config = stock.pretrain_cfg_container_from_args(args, stock.gpt_config_from_args(args))
-        pretrain(config, provider, kind, names["forward_step"], **options)
-    else:
-        builder = partial(stock.model_provider, stock.gpt_builder)
-        pretrain(provider, builder, kind, names["forward_step"], **options)
-
-
 if __name__ == "__main__":
-    main()
+    main(names["forward_step"])

@@ -51,7 +51,7 @@ def forward_step(data_iterator, model):
     return result if concepts is None or not LEARNS else (result[0], partial(observed, result[1], concepts))
 
 
-def main():
+def main(forward_step=forward_step):
     provider = stock.train_valid_test_datasets_provider
     provider.is_distributed = True
     kind, run, options = ModelType.encoder_or_decoder, pretrain, {"get_embedding_ranks": stock.get_embedding_ranks}

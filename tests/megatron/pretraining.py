@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conceptloader.order.partition import Partition
-from tests.megatron.launching import ARGUMENTS, torchrun
+from tests.megatron.launching import ARGUMENTS, ROOT, torchrun
 
 CHECKOUTS = [Path(word).resolve() for word in os.environ.get("MEGATRON_SRC", "").split(os.pathsep) if word]
 # core_v0.16.1 needs six, regex and pydantic as well.
@@ -16,7 +16,7 @@ needs_checkout = [
     pytest.mark.slow,
     pytest.mark.timeout(1500),
 ]
-each_checkout = pytest.mark.parametrize("checkout", CHECKOUTS or [Path()], ids=lambda path: path.name)
+OWN = ROOT / "tests/megatron/own_pretrain.py"
 
 STEPS, SAVED, BATCH = 8, 4, 8
 
@@ -35,51 +35,93 @@ class Layout:
     def micro_batches(self):
         return BATCH // self.micro_batch // self.dp_size
 
-    def planned(self, rank, first=0):
-        """Samples of each micro batch of steps first..STEPS of process `rank`."""
+    def planned(self, rank, first=0, begin=0):
+        """Samples of each micro batch of steps first..STEPS of process `rank`, of a run from sample `begin` on."""
         partition = Partition(micro_batch_size=self.micro_batch, dp_size=self.dp_size, scheme="contiguous")
-        steps = range(first * BATCH, STEPS * BATCH, BATCH)
+        steps = range(begin + first * BATCH, begin + STEPS * BATCH, BATCH)
         return [row for start in steps for row in partition.samples(start, start + BATCH, rank % self.dp_size).tolist()]
 
 
 DP2 = Layout(dp_size=2, readers=(0, 1))
 ALONE = Layout(processes=1)
+PP2 = Layout(("--pipeline-model-parallel-size", "2"), readers=(0, 1))
 
 
-def pretrain(
-    checkout,
-    folder,
-    layout,
-    *more,
-    config=None,
-    in_place=False,
-    launched=True,
-    script=None,
-    kill_after=0,
-    nodes=({},),
-    batch=("--global-batch-size", str(BATCH), "--train-iters", str(STEPS)),
-):
-    """Run pretrain_gpt.py or `script`, under the launcher if there is a configuration of ours, or none has to be."""
-    # Its end-of-document token is the last of the vocabulary, or, in earlier releases, the one behind that.
-    source = (checkout / "megatron/core/tokenizers/text/libraries/null_tokenizer.py").read_text()
-    vocabulary = ["--vocab-size", "256" if "eod_id=None" in source else "255"]
-    command = [str(script or checkout / "pretrain_gpt.py"), *ARGUMENTS, *vocabulary, *layout.arguments, *batch, *more]
-    command += ["--micro-batch-size", str(layout.micro_batch)]
-    if config is not None:
-        command += ["--conceptloader-config", str(config), "--conceptloader-concept-stage", "all"]
-    if launched and (in_place or config is not None):
-        command = ["-m", "conceptloader.launch", *command]
-    return torchrun(command, folder, processes=layout.processes, checkout=checkout, kill_after=kill_after, nodes=nodes)
+def of_steps(size, steps):
+    return ("--global-batch-size", str(size), "--train-iters", str(steps))
 
 
-def saving(folder, load=None):
-    """Write checkpoints to `folder`; go on from those of `load`."""
-    return ["--save", str(folder), "--load", str(load or folder), "--save-interval", str(SAVED)]
+WHOLE = of_steps(BATCH, STEPS)
 
 
-def ended(run):
-    assert run.returncode == 0, run.errors
-    return run
+@dataclass(frozen=True)
+class Pretrain:
+    """Runs of one test with a checkout; `folder` holds one of each."""
+
+    checkout: Path
+    folder: Path
+
+    def has(self, word, file):
+        """Whether a file of the checkout has a word, which other releases lack."""
+        return word in (self.checkout / "megatron" / file).read_text()
+
+    def __call__(
+        self,
+        name,
+        layout,
+        *more,
+        config=None,
+        in_place=False,
+        launched=True,
+        script=None,
+        save="",
+        load="",
+        stop=0,
+        refused="",
+        kill_after=0,
+        nodes=({},),
+        batch=WHOLE,
+    ):
+        """Run pretrain_gpt.py or `script`, under the launcher if there is a configuration of ours, or none has to be.
+
+        save: checkpoints go to this folder; the run goes on from those of `load`, by default from the same. stop: the
+        step behind which it stops. refused: what it says where it has to fail.
+        """
+        # Its end-of-document token is the last of the vocabulary, or, in earlier releases, the one behind that.
+        last = self.has("eod_id=None", "core/tokenizers/text/libraries/null_tokenizer.py")
+        command = [str(script or self.checkout / "pretrain_gpt.py"), *ARGUMENTS, "--vocab-size", str(255 + last)]
+        command += [*layout.arguments, *batch, *map(str, more), "--micro-batch-size", str(layout.micro_batch)]
+        if save:
+            there = ["--save", self.folder / save, "--load", self.folder / (load or save)]
+            command += [*map(str, there), "--save-interval", str(SAVED)]
+        if stop:
+            command += ["--exit-interval", str(stop)]
+        if config is not None:
+            command += ["--conceptloader-config", str(config), "--conceptloader-concept-stage", "all"]
+        if launched and (in_place or config is not None):
+            command = ["-m", "conceptloader.launch", *command]
+        run = torchrun(
+            command, self.folder / name, processes=layout.processes, checkout=self.checkout, kill_after=kill_after,
+            nodes=nodes,
+        )  # fmt: skip
+        assert (run.returncode == 0) == (not refused and not kill_after), run.errors
+        assert refused in run.output
+        return run
+
+    def resumed(self, layout, *more, first=None, whole=None, **options):
+        """A run that stops after SAVED steps and is resumed trains what it would have in one piece.
+
+        first: options of the run up to there, if they are others. whole: the run in one piece, if it is there already.
+        Returns the resumed part.
+        """
+        first = options if first is None else first
+        whole = whole or self("whole", layout, *more, **first)
+        self("first", layout, *more, save="a", stop=SAVED, **first)
+        rest = self("rest", layout, *more, save="a", **options)
+        same_losses(rest, whole)
+        for rank in layout.readers:
+            assert rest.samples(rank) == layout.planned(rank, SAVED)
+        return rest
 
 
 def same_losses(resumed, whole, first=SAVED + 1, rounding=0.0):

@@ -89,7 +89,7 @@ def in_order(stock, length):
         np.array(lengths), stock.document_index, length, 1, int(lengths.sum()), True, True
     )
     stock.shuffle_index = np.arange(len(stock.sample_index) - 1)
-    stock.masks_and_position_ids_are_cacheable = False  # see test_samples.py
+    stock.masks_and_position_ids_are_cacheable = False  # they would be those of the first sample
     return stock
 
 

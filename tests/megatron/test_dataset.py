@@ -1,5 +1,7 @@
 """Datasets of ours, over Megatron's own files, return what Megatron's own return."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -8,11 +10,12 @@ from conceptloader.order.progress.state import OrderState
 from tests.corpora.for_megatron import write_config, write_datasets
 from tests.corpora.token_files import random_corpus
 from tests.megatron.stock import adopted, assert_equal_samples, build_stock, data_of, dataset_config, in_order
-from tests.megatron.test_samples import FLAGS
 from tests.raises import raises
 
 pytestmark = pytest.mark.usefixtures("one_process")
 OURS = ("sample_index", "dataset_id")
+FLAGS = [dict(zip(("reset_position_ids", "reset_attention_mask", "eod_mask_loss"), bits, strict=True))
+         for bits in itertools.product((False, True), repeat=3)]  # fmt: skip
 LENGTH = 13
 
 

@@ -1,36 +1,30 @@
 """Losses of samples under a script of one's own (MEGATRON_SRC), of launches that were resumed."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from conceptloader.trace import open_run, query
 from tests.docs import spike
-from tests.megatron.launching import ROOT
-from tests.megatron.pretraining import DP2, SAVED, Layout, each_checkout, ended, needs_checkout, pretrain, saving
+from tests.megatron.pretraining import DP2, OWN, PP2, SAVED, needs_checkout, of_steps
 
 pytestmark = needs_checkout
-SCRIPT = ROOT / "tests/megatron/own_pretrain.py"
-PP2 = Layout(("--pipeline-model-parallel-size", "2"))
 
 
-@each_checkout
 @pytest.mark.parametrize("layout", [DP2, PP2], ids=["data", "pipeline"])
-def test_losses_of_samples(checkout, layout, tmp_path, monkeypatch, capsys):
+def test_losses_of_samples(pretrain, layout, tmp_path, monkeypatch, capsys):
     """Their mean is the loss that Megatron prints of a step: of the launch that counts for it. The documents of a spike
     are found by the page's commands."""
     Path("run.yaml").write_text(json.dumps(spike.write_corpus(tmp_path / "data", monkeypatch)))
-    given = {"config": Path("run.yaml").resolve(), "script": SCRIPT}
-    more = ("--vocab-size", "257", "--lr", "1e-2", "--lr-decay-style", "constant")
-    more += ("--global-batch-size", str(spike.BATCH), "--train-iters", str(spike.STEPS))
-    refused = pretrain(checkout, tmp_path / "unsaved", layout, *more, **given)
-    assert "metrics.losses: found no run log" in refused.output
-    refused = pretrain(checkout, tmp_path / "unobserved", layout, *saving(tmp_path / "x"), *more, **given)
-    assert "metrics.losses: found no losses" in refused.output
+    batch = *of_steps(spike.BATCH, spike.STEPS), "--vocab-size", "257", "--lr", "1e-2", "--lr-decay-style", "constant"
+    train = partial(pretrain, layout=layout, batch=batch, config=Path("run.yaml").resolve(), script=OWN)
+    train("unsaved", refused="metrics.losses: found no run log")
+    train("unobserved", save="x", refused="metrics.losses: found no losses")
     monkeypatch.setenv("LEARNS", "1")
-    more += (*saving(Path("checkpoints").resolve()),)
-    whole = ended(pretrain(checkout, tmp_path / "whole", layout, *more, **given))
+    checkpoints = Path("checkpoints").resolve()  # the page's name
+    whole = train("whole", save=checkpoints)
 
     def compare(printed, first):
         means = "select step, sum(loss) / sum(tokens) as mean, count(*) as n from losses group by all order by step"
@@ -41,9 +35,7 @@ def test_losses_of_samples(checkout, layout, tmp_path, monkeypatch, capsys):
                 assert float(printed.losses[row["step"] + 1][0]) == pytest.approx(row["mean"], rel=1e-5)
 
     compare(whole, 0)
-    resumed = ended(
-        pretrain(checkout, tmp_path / "resumed", layout, *more, "--ckpt-step", str(SAVED), "--no-load-optim", **given)
-    )
+    resumed = train("resumed", save=checkpoints, batch=(*batch, "--ckpt-step", str(SAVED), "--no-load-optim"))
     assert resumed.losses[spike.STEPS] != whole.losses[spike.STEPS]
     compare(resumed, SAVED)
     spike.find_documents(capsys)

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("one_process")
 
 @pytest.mark.parametrize("key", ["replay", "mixing"])
 def test_evaluation_is_that_of_sample_0(key, tmp_path):
-    config, _ = learned.run(tmp_path, (1, 4, 9), seed=5, temperature=2)
+    config = learned.run(tmp_path, (1, 4, 9), seed=5, temperature=2)
     if key == "mixing":
         config |= {"replay": None, "mixing": {"odm": {}}}
     else:

@@ -10,27 +10,17 @@ import pytest
 import yaml
 
 from conceptloader.cli import main as command
-from tests.megatron.pretraining import (
-    ALONE,
-    SAVED,
-    STEPS,
-    each_checkout,
-    ended,
-    needs_checkout,
-    pretrain,
-    same_losses,
-    saving,
-)
+from tests.megatron.pretraining import ALONE, SAVED, STEPS, needs_checkout, same_losses
 
 pytestmark = needs_checkout
 S = 64
 
 
-def upstream(checkout):
+def upstream(pretrain):
     """Megatron's module of SFTDataset, on the installed megatron-core. Skips where conceptloader takes no --sft."""
-    if "inter_document_masking" not in (checkout / "megatron/core/datasets/gpt_dataset.py").read_text():
+    if not pretrain.has("inter_document_masking", "core/datasets/gpt_dataset.py"):
         pytest.skip("conceptloader takes --sft from core 0.19 on")
-    path = checkout / "megatron/training/datasets/sft_dataset.py"
+    path = pretrain.checkout / "megatron/training/datasets/sft_dataset.py"
     spec = importlib.util.spec_from_file_location("sft_dataset", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -41,13 +31,13 @@ def build(*words):
     assert command(["build", *map(str, words)]) == 0
 
 
-def trained(run_of, folder):
+def trained(pretrain, *more, **options):
     """Samples in the order of training, over a resume whose losses are those of a run in one piece."""
-    whole = ended(run_of(folder / "whole"))
-    parts = [ended(run_of(folder / "first", *saving(folder / "a"), "--exit-interval", str(SAVED)))]
-    parts.append(ended(run_of(folder / "rest", *saving(folder / "a"))))
-    same_losses(parts[1], whole)
-    assert parts[0].taken[0] + parts[1].taken[0] == whole.taken[0]
+    whole = pretrain("whole", ALONE, *more, **options)
+    first = pretrain("first", ALONE, *more, save="a", stop=SAVED, **options)
+    rest = pretrain("rest", ALONE, *more, save="a", **options)
+    same_losses(rest, whole)
+    assert first.taken[0] + rest.taken[0] == whole.taken[0]
     assert whole.samples(0) == ALONE.planned(0)
     rows = []
     for line in whole.taken[0]:
@@ -56,13 +46,12 @@ def trained(run_of, folder):
     return rows
 
 
-@each_checkout
-def test_sft(checkout, tmp_path):
+def test_sft(pretrain, tmp_path):
     """Megatron's SFTDataset, given the conversations of a pack, makes the same sample of them.
 
     Apart from labels without a loss, and from padding, which is a sequence here and the end of the last one there.
     """
-    theirs = upstream(checkout)
+    theirs = upstream(pretrain)
     rng = np.random.default_rng(0)
     talks = [
         [{"role": "user", "content": "q" * a}, {"role": "assistant", "content": f"a{a % 10}" * b}]
@@ -78,7 +67,7 @@ def test_sft(checkout, tmp_path):
     config = tmp_path / "data.yaml"
     config.write_text(yaml.safe_dump({"datasets": {"talks": {"path": "talks"}}, "packing": {"bins": 8}}))
     more = ("--sft", "--no-create-attention-mask-in-dataloader", "--calculate-per-token-loss", "--vocab-size", "257")
-    rows = trained(lambda folder, *words: pretrain(checkout, folder, ALONE, *more, *words, config=config), tmp_path)
+    rows = trained(pretrain, *more, config=config)
 
     class Tokenizer:
         eod = pad = 256

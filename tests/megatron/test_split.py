@@ -11,8 +11,8 @@ from conceptloader.errors import ConfigError
 from conceptloader.format.read.dataset import share_of
 from conceptloader.ingest.adopt.adopt import adopt
 from conceptloader.integrations.megatron_lm.options import load_configs
-from tests.corpora.token_files import EOD, write_corpus, write_megatron
-from tests.megatron.stock import build_stock, data_of, dataset_config
+from tests.corpora.token_files import EOD, write_megatron
+from tests.megatron.stock import data_of, dataset_config
 from tests.raises import raises
 
 LENGTH = 8
@@ -67,40 +67,6 @@ def check_parts(split, documents):
             continue
         first, stop = share_of(documents, *(config.split_documents or (0, 1)))
         assert (first, stop) == part or (first == stop and part == (0, 0))
-
-
-def short_and_long(prefix):
-    """90 documents of 4 tokens, then 10 of 100, as Megatron writes them; each token tells its document."""
-    lengths = [4] * 90 + [100] * 10
-    return write_corpus(prefix, [[*[number % EOD] * (n - 1), EOD] for number, n in enumerate(lengths)])
-
-
-@pytest.mark.usefixtures("one_process")
-def test_validation_holds_what_megatron_holds_out(tmp_path):
-    """With --data-path and with a YAML, of .bin/.idx files and of a dataset of our own."""
-    prefix = short_and_long(tmp_path / "a")
-    adopt([prefix], tmp_path / "web")
-    stock = build_stock(
-        dataset_config(LENGTH, blend=([prefix], None), split="90,10,0", path_to_cache=str(tmp_path / "cache")),
-        [5, 5, 0],
-    )
-    pointers = stock[0].dataset.index.sequence_pointers // 2
-    train, valid = ((int(part.indices[0]), int(part.indices[-1])) for part in stock[:2])
-    assert (train, valid) == ((0, 89), (90, 99))
-    held_out = np.concatenate([stock[1].dataset[number] for number in stock[1].indices.tolist()])
-    config = dataset_config(LENGTH, blend=([prefix], None), split="90,10,0", path_to_cache=str(tmp_path / "cache"))
-    in_place = data_of(None, config, [5, None, 0])
-    path = tmp_path / "data.yaml"
-    path.write_text(yaml.safe_dump({"datasets": {"web": {"path": "web"}}}))
-    adopted = data_of(path, dataset_config(LENGTH), [5, None, 0], split="90,10,0")
-    for data in (in_place, adopted):
-        (member,) = data.spec.members.values()
-        assert member.token_range == (0, pointers[90])
-        whole = data.datasets()[1]
-        tokens = np.concatenate([whole[k]["tokens"].numpy() for k in range(len(whole))])
-        assert len(tokens) == 992
-        assert np.array_equal(tokens, held_out[:992])
-        assert data.spec.extra == {"split_documents": [0.0, 0.9]}
 
 
 @pytest.mark.usefixtures("one_process")

@@ -1,26 +1,9 @@
 """What every rank must be given, worked out from the core alone: the oracle for recorded runs."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 import conceptloader as cl
 from conceptloader.format.read.dataset import open_dataset
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Parallel sizes; rank = ((pp * DP + dp) * CP + cp) * TP + tp, as nanotron numbers them."""
-
-    dp: int = 1
-    pp: int = 1
-    cp: int = 1
-    tp: int = 1
-
-    def coordinates(self, rank):
-        """(pp, dp, cp) of a global rank."""
-        rank //= self.tp
-        return rank // (self.cp * self.dp), rank // self.cp % self.dp, rank % self.cp
 
 
 class Oracle:
@@ -43,20 +26,22 @@ class Oracle:
         return np.stack([self.windows[name][window]["tokens"] for name, _, window in self.samples(indices)])
 
 
-def assert_seen(result, oracle, layout, steps, *, micro_batch, micro_batches, start, last_may_lack=False):
-    """Every rank was given exactly its part of the samples from `start` on: inputs on the first pipeline stage, labels
-    on the last one, and pointers to those elsewhere. last_may_lack: a rank may have died before its last line.
+def assert_seen(result, oracle, steps, *, start=None, last_may_lack=False):
+    """Every rank was given exactly its part of the samples from `start` on, by default those of a run whose batches
+    were always of this size: inputs on the first pipeline stage, labels on the last one, and pointers to those
+    elsewhere. last_may_lack: a rank may have died before its last line.
     """
-    group = micro_batch * layout.dp
+    layout = result.layout
+    start = (steps[0] - 1) * layout.micro_batches * layout.group if start is None else start
     for rank, recorded in enumerate(result.steps):
         assert list(recorded) in ([list(steps), list(steps)[:-1]] if last_may_lack else [list(steps)]), f"rank {rank}"
         pp, dp, cp = layout.coordinates(rank)
         for n, step in enumerate(recorded):
             batches = recorded[step]["batches"]
-            assert len(batches) == micro_batches
+            assert len(batches) == layout.micro_batches
             for m, batch in enumerate(batches):
-                first = start + (n * micro_batches + m) * group + dp * micro_batch
-                tokens = oracle.tokens(range(first, first + micro_batch))
+                first = start + (n * layout.micro_batches + m) * layout.group + dp * layout.micro_batch
+                tokens = oracle.tokens(range(first, first + layout.micro_batch))
                 part = (tokens.shape[1] - 1) // layout.cp
                 for key, owner, wanted in (
                     ("input_ids", 0, tokens[:, :-1]),

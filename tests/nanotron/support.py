@@ -3,7 +3,8 @@
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import reduce
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +20,38 @@ SEQ_LEN = 64
 VOCABULARY = 250
 
 
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Parallel sizes, and what a rank takes in a step; rank = ((pp * DP + dp) * CP + cp) * TP + tp, as nanotron numbers
+    them."""
+
+    dp: int = 1
+    pp: int = 1
+    cp: int = 1
+    tp: int = 1
+    micro_batch: int = 2
+    micro_batches: int = 2
+
+    @property
+    def ranks(self):
+        return self.dp * self.pp * self.cp * self.tp
+
+    @property
+    def group(self):
+        """Samples of a micro batch of all ranks."""
+        return self.micro_batch * self.dp
+
+    def coordinates(self, rank):
+        """(pp, dp, cp) of a global rank."""
+        rank //= self.tp
+        return rank // (self.cp * self.dp), rank // self.cp % self.dp, rank % self.cp
+
+
 @dataclass(frozen=True)
 class Result:
     """steps[rank][step] is what record.py wrote: {"step", "loss", "batches"}."""
 
+    layout: Layout
     returncode: int
     output: str
     steps: list[dict[int, dict[str, Any]]]
@@ -37,19 +66,22 @@ class Result:
         return dict(sorted(losses.items()))
 
 
-def torchrun(folder, processes, args, env=None, kill=None, path=()):
-    """Start the harness with `processes` ranks. kill: (rank, step) after which that rank dies by SIGKILL. path: of
-    modules for them."""
+def torchrun(folder, layout, args, env=None, kill=None, path=(), refused=""):
+    """Start the harness. kill: (rank, step) after which that rank dies by SIGKILL. path: of modules for them. refused:
+    what is said where it has to fail."""
     record = folder / "record"
     shutil.rmtree(record, ignore_errors=True)
     record.mkdir(parents=True)
     env = env or {}
     source = {"NANOTRON_SRC": env.get("NANOTRON_SRC", os.environ.get("NANOTRON_SRC", ""))}
     ended = launch(
-        "tests.nanotron.harness.launch", args, folder, ranks=processes, env={**env, "RECORD": str(record)}, path=path,
-        server_env=source, timeout=RUN_SECONDS, kill=f"{kill[0]}:{kill[1]}" if kill else "",
+        "tests.nanotron.harness.launch", args, folder, ranks=layout.ranks, env={**env, "RECORD": str(record)},
+        path=path, server_env=source, timeout=RUN_SECONDS, kill=f"{kill[0]}:{kill[1]}" if kill else "",
     )  # fmt: skip
-    return Result(ended.code, ended.output, [_read(record / f"rank{rank}.jsonl") for rank in range(processes)])
+    assert (ended.code == 0) == (not kill and not refused), ended.output[-4000:]
+    assert refused in ended.output
+    steps = [_read(record / f"rank{rank}.jsonl") for rank in range(layout.ranks)]
+    return Result(layout, ended.code, ended.output, steps)
 
 
 def _read(path):
@@ -58,35 +90,36 @@ def _read(path):
     return {record["step"]: record for record in map(json.loads, path.read_text().splitlines())}
 
 
-def run_train(folder, config, kill=None, launch=(), path=ROOT):
-    """The unmodified run_train.py of NANOTRON_SRC, through conceptloader.launch with the options `launch`, or without.
+def train(
+    folder, name, *, dataset=None, checkpoints="c", launch=(), path=ROOT, kill=None, refused="", changes=(), **options
+):
+    """The unmodified run_train.py of NANOTRON_SRC in `folder`/`name`, through conceptloader.launch with the options
+    `launch`, or without.
 
-    path: a folder of modules for it.
+    path: a folder of modules for it. options: of `config`, and of the layout. changes: of the config, by dotted keys.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "config.yaml"
-    file.write_text(yaml.safe_dump(dict(config), sort_keys=False))
-    parallel = config["parallelism"]
-    processes = parallel["dp"] * parallel["pp"] * parallel["tp"] * parallel["context_parallel_size"]
-    script = str(Path(os.environ["NANOTRON_SRC"]) / "run_train.py")
+    sizes = {field.name: options.pop(field.name) for field in fields(Layout) if field.name in options}
+    layout = Layout(**sizes)
+    whole = config(folder / checkpoints, dataset, layout, **options)
+    for key, value in dict(changes).items():
+        *parents, last = key.split(".")
+        reduce(dict.__getitem__, parents, whole)[last] = value
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    file = folder / name / "config.yaml"
+    file.write_text(yaml.safe_dump(whole, sort_keys=False))
     ours = [] if launch is None else ["-m", "conceptloader.launch", *launch]
-    args = [*ours, script, "--config-file", str(file)]
-    return torchrun(folder, processes, args, kill=kill, path=[str(path)])
+    args = [*ours, str(Path(os.environ["NANOTRON_SRC"]) / "run_train.py"), "--config-file", str(file)]
+    return torchrun(folder / name, layout, args, kill=kill, path=[str(path)], refused=refused)
 
 
 def config(
     checkpoints,
     dataset=None,
+    layout=Layout(),
     *,
     stages=None,
     model="llama",
-    dp=1,
-    pp=1,
-    tp=1,
-    cp=1,
     steps=6,
-    micro_batch=2,
-    micro_batches=2,
     seq_len=SEQ_LEN,
     interval=3,
     resume=False,
@@ -106,17 +139,18 @@ def config(
         del shape["is_llama_config"]
         shape |= {"is_qwen2_config": True, "_attn_implementation": "llama3_ring_attention"}
         shape |= {"ring_attn_heads_k_stride": 1, "log_attn_probs": False}
-    whole["parallelism"] |= {"dp": dp, "pp": pp, "tp": tp, "context_parallel_size": cp}
+    sizes = {"dp": layout.dp, "pp": layout.pp, "tp": layout.tp, "context_parallel_size": layout.cp}
+    whole["parallelism"] |= sizes
     whole["tokens"] = {
-        "sequence_length": seq_len, "train_steps": steps, "micro_batch_size": micro_batch,
-        "batch_accumulation_per_replica": micro_batches,
+        "sequence_length": seq_len, "train_steps": steps, "micro_batch_size": layout.micro_batch,
+        "batch_accumulation_per_replica": layout.micro_batches,
     }  # fmt: skip
     return whole
 
 
-def wheel_config(checkpoints, **options):
+def wheel_config(checkpoints, layout, **options):
     """The same for nanotron 0.4, which knows fewer keys and has no data stages."""
-    whole = config(checkpoints, **options)
+    whole = config(checkpoints, None, layout, **options)
     optimizer = whole["optimizer"]
     adam = {key: value for key, value in optimizer.pop("optimizer_factory").items() if key != "name"}
     del whole["data_stages"], whole["checkpoints"]["save_final_state"], whole["parallelism"]["context_parallel_size"]
@@ -136,12 +170,3 @@ def context(**places):
 
     names = ("world", "dp", "pp", "cp", "tp")
     return SimpleNamespace(**{f"{name}_pg": group(*places.get(name, (0, 1))) for name in names})
-
-
-def copy_checkpoint(source, step, target):
-    """The checkpoint of one step alone, and the run log up to now, as a run killed after that step leaves them."""
-    target.mkdir(parents=True)
-    shutil.copytree(source / str(step), target / str(step))
-    (target / "latest.txt").write_text(str(step))
-    for log in source.glob("*.jsonl"):
-        shutil.copy(log, target)

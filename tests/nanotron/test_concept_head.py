@@ -13,10 +13,9 @@ import conceptloader as cl
 from conceptloader.format.read.dataset import open_dataset
 from conceptloader.trace import open_run, query
 from tests.nanotron import support
-from tests.nanotron.conftest import WEIGHTS
-from tests.nanotron.plan import Layout, Oracle, assert_seen
+from tests.nanotron.plan import assert_seen
 
-pytestmark = [pytest.mark.usefixtures("nanotron_src"), pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 MODEL_INPUTS = dict.fromkeys(
     ("concepts_span_index", "concepts_ids", "rating_scores", "sample_seed", "loss_weight"), "last"
@@ -31,23 +30,20 @@ def with_concepts(dataset):
     return {**dataset, "tracks": tracks, "outputs": outputs, "nanotron": options, "metrics": {"losses": True}}
 
 
-@pytest.mark.parametrize("layout", [Layout(pp=2), Layout(dp=2)], ids=["pp2", "dp2"])
-def test_trains(layout, tmp_path, with_concepts, data, checkout):
+@pytest.mark.parametrize("way", ["pp", "dp"])
+def test_trains(train, way, tmp_path, with_concepts, data, oracle, checkout):
     """Its loss falls; its tensors are those of the samples, on the last stage only, and those that `trace` prints;
     scores, weights and random numbers are those of plain PyTorch. Losses of samples are in a table.
 
     nanotron's sanity checks are on.
     """
     steps = 24
-    config = support.config(tmp_path / "c", with_concepts, dp=layout.dp, pp=layout.pp, steps=steps, interval=100)
-    launch = ["--import", "scored_llama"]
-    shutil.copy(Path(__file__).parent / "scored_llama.py", tmp_path)
-    shutil.copy(checkout / "examples/nanotron/concept_llama.py", tmp_path)
-    result = support.run_train(tmp_path, config, launch=launch, path=tmp_path)
-    assert result.returncode == 0, result.output[-4000:]
-
-    oracle = Oracle(data, WEIGHTS, support.SEQ_LEN)
-    assert_seen(result, oracle, layout, range(1, steps + 1), micro_batch=2, micro_batches=2, start=0)
+    for file in (Path(__file__).parent / "scored_llama.py", checkout / "examples/nanotron/concept_llama.py"):
+        shutil.copy(file, tmp_path)
+    options = {way: 2, "launch": ["--import", "scored_llama"], "path": tmp_path}
+    result = train("run", dataset=with_concepts, steps=steps, interval=100, **options)
+    layout = result.layout
+    assert_seen(result, oracle, range(1, steps + 1))
     last = result.steps[-1]
     losses = [np.mean([output["concept_loss"] for output in last[step]["outputs"]]) for step in range(1, steps + 1)]
     assert np.mean(losses[-4:]) < 0.7 * np.mean(losses[:4])

@@ -2,32 +2,21 @@
 NANOTRON_SRC."""
 
 import re
+from functools import partial
 
-import numpy as np
 import pytest
 
-import conceptloader as cl
-from tests.corpora.columns import add_column
+from tests.corpora.columns import COLUMNS, add_teacher
 from tests.nanotron import support
-from tests.nanotron.conftest import WEIGHTS
-from tests.nanotron.plan import Layout, Oracle, assert_seen
+from tests.nanotron.plan import assert_seen
 
-pytestmark = [pytest.mark.usefixtures("nanotron_src"), pytest.mark.timeout(500), pytest.mark.slow]
-STEPS, TOP = 4, 4
+pytestmark = [pytest.mark.timeout(500), pytest.mark.slow]
+STEPS = 4
 
 
 @pytest.fixture(scope="module")
 def columns(data):
-    """Values that are a function of the dataset and the token's place."""
-    found = {}
-    for number, (name, path) in enumerate(data.items()):
-        places = np.arange(cl.open_dataset(path).num_tokens)
-        ids = (places[:, None] * 31 + np.arange(TOP) * 7 + number * 11) % support.VOCABULARY
-        logprobs = -2.0 - (places[:, None] % 5 + np.arange(TOP)) / 4
-        found[name] = {"teacher_ids": ids.astype("u2"), "teacher_logprobs": logprobs.astype("f2")}
-        for column, items in found[name].items():
-            add_column(path, column, items)
-    return found
+    return {name: add_teacher(path, number, support.VOCABULARY) for number, (name, path) in enumerate(data.items())}
 
 
 # Appended to the recipe: each loss is compared with that of the whole vocabulary in one process.
@@ -63,49 +52,35 @@ QWEN2 = {
 
 
 @pytest.mark.parametrize(
-    ("layout", "model"), [(Layout(pp=2), "llama"), (Layout(tp=2, pp=2), "llama"), (Layout(cp=2), "qwen2")]
+    "shape", [{"pp": 2}, {"tp": 2, "pp": 2}, {"cp": 2, "model": "qwen2"}], ids=["pp2", "tp2 pp2", "cp2"]
 )
-def test_the_values_are_those_of_the_labels(tmp_path, dataset, data, columns, checkout, layout, model):
+def test_the_values_are_those_of_the_labels(train, tmp_path, dataset, oracle, columns, checkout, shape):
     page = (checkout / "docs/distillation.md").read_text()
     blocks = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     code = ["import os\n\nos.environ['CUDA_DEVICE_MAX_CONNECTIONS'] = '1'  # for tp"]
-    code = "\n\n".join(
-        [*code, *(block for block in blocks if "megatron" not in block and "transformers" not in block), COMPARED]
-    )
-    for old, new in QWEN2.items() if model == "qwen2" else ():
+    code += [block for block in blocks if "megatron" not in block and "transformers" not in block]
+    code = "\n\n".join([*code, COMPARED])
+    for old, new in QWEN2.items() if "model" in shape else ():
         code = code.replace(old, new)
     (tmp_path / "distill.py").write_text(code)
-    options = {"model_inputs": dict.fromkeys(("teacher_ids", "teacher_logprobs"), "last")}
-    outputs = {"columns": dict.fromkeys(options["model_inputs"], "labels")}
-
-    def run(steps, **more):
-        config = support.config(
-            tmp_path / "c",
-            {**dataset, "outputs": outputs, "nanotron": options},
-            model=model,
-            steps=steps,
-            interval=1,
-            **{**vars(layout), **more},
-        )
-        result = support.run_train(tmp_path, config, launch=["--import", "distill"], path=tmp_path)
-        assert result.returncode == 0, result.output[-4000:]
-        return result
-
+    section = {**dataset, "outputs": {"columns": dict.fromkeys(COLUMNS, "labels")}}
+    section["nanotron"] = {"model_inputs": dict.fromkeys(COLUMNS, "last")}
+    run = partial(train, dataset=section, interval=1, launch=["--import", "distill"], path=tmp_path)
     first = 1
-    if layout.cp > 1:  # nanotron cannot initialize a model under context parallelism
-        run(1, cp=1)
+    if "cp" in shape:  # nanotron cannot initialize a model under context parallelism
+        run("begin", steps=1, **{**shape, "cp": 1})
         first = 2
-    result = run(STEPS, resume=first > 1)
+    result = run("run", steps=STEPS, resume=first > 1, **shape)
+    layout = result.layout
     assert result.output.count("COMPARED") == layout.tp * layout.cp * (STEPS + 1 - first) * 2
-    oracle, start = Oracle(data, WEIGHTS, support.SEQ_LEN), (first - 1) * 4
-    assert_seen(result, oracle, layout, range(first, STEPS + 1), micro_batch=2, micro_batches=2, start=start)
+    assert_seen(result, oracle, range(first, STEPS + 1))
     part = support.SEQ_LEN // layout.cp
     for rank, steps in enumerate(result.steps):
         pp, _, cp = layout.coordinates(rank)
         for step, recorded in steps.items():
             for m, batch in enumerate(recorded["batches"]):
                 samples = oracle.samples(range(((step - 1) * 2 + m) * 2, ((step - 1) * 2 + m) * 2 + 2))
-                for column in options["model_inputs"]:
+                for column in COLUMNS:
                     wanted = {"owner": layout.pp - 1}
                     if pp == layout.pp - 1:
                         begins = [(name, window * support.SEQ_LEN + 1 + cp * part) for name, _, window in samples]

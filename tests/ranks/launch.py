@@ -7,6 +7,7 @@ step was trained on, and dies where the launch says so.
 import atexit
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -38,6 +39,17 @@ def die_at(step):
     if victim == "all" and step >= int(at):
         Path(os.environ["RECORD"], f"reached.{os.environ['NUMBER']}.{os.environ['RANK']}").touch()
         time.sleep(60)
+
+
+def run_script(argv):
+    """What `python ARGV` runs: a script, or -m and a module."""
+    module = argv[0] == "-m"
+    sys.argv = argv[module:]
+    sys.path.insert(0, os.getcwd() if module else os.path.dirname(os.path.abspath(argv[0])))
+    if module:
+        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(argv[0], run_name="__main__")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,7 @@
 """Training scripts as they are, whose ranks record what each step of the optimizer was trained on."""
 
 import os
-import runpy
 import signal
-import sys
 
 import torch
 import torch._dynamo  # which optimizers import; here, once for all launches
@@ -11,7 +9,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from conceptloader.loader.torch.loader import Loader
 from tests.ranks import loop
-from tests.ranks.launch import record
+from tests.ranks.launch import record, run_script
 
 __all__ = ["loop", "main"]  # one server imports torch for both
 
@@ -41,5 +39,4 @@ def main(argv):
 
     Loader.__iter__, torch.save = noting, save_and_die
     register_optimizer_step_post_hook(stepped)
-    sys.argv, sys.path[0] = [*argv], os.path.dirname(argv[0])
-    runpy.run_path(argv[0], run_name="__main__")
+    run_script(argv)

@@ -2,9 +2,6 @@
 
 import json
 import math
-import time
-from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -156,25 +153,3 @@ def check(directory, stop):
     assert sorted(trained) == list(range(len(trained))), "a sample was lost"
     assert {*trained.values()} == set(range(stop))
     return len(trained)
-
-
-def test_a_sample_of_another_position_is_noticed(tmp_path, data):
-    """The check above can fail: the run is recorded with one seed and compared with another."""
-    config = configuration(data, 0, np.random.default_rng(0))
-    directory = write(tmp_path / "run", config)
-    assert train(directory, 0, Start(2, 3), 3, 1).code == 0
-    assert check(directory, 3) == 3 * BATCH
-    write(directory, {**config, "seed": 1})
-    with pytest.raises(AssertionError):
-        check(directory, 3)
-
-
-@pytest.mark.timeout(30)
-def test_helpers_end_with_their_rank(tmp_path):
-    """Those of Megatron's checkpoints would keep 270 MB each until the machine is restarted."""
-    script = "sleep 600 & echo $! > helper"
-    assert launch("subprocess", ["sh", "-c", script], tmp_path, function="call").code == 0
-    command = Path("/proc", (tmp_path / "helper").read_text().strip(), "cmdline")
-    with suppress(FileNotFoundError, ProcessLookupError):
-        while command.read_bytes():  # nothing, if nobody has waited for it yet
-            time.sleep(0.01)

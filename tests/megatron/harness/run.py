@@ -1,4 +1,4 @@
-"""Run a Megatron script or module on CPU with gloo, as `python` would run it on GPUs with NCCL.
+"""Run a Megatron script on a machine without a GPU, unmodified: python run.py SCRIPT args..., or -m MODULE args...
 
 PYTHONPATH=$MEGATRON_SRC torchrun --nproc_per_node 2 run.py pretrain_gpt.py ARGS
 PYTHONPATH=$MEGATRON_SRC torchrun --nproc_per_node 2 run.py -m conceptloader.launch pretrain_gpt.py ARGS
@@ -6,40 +6,68 @@ PYTHONPATH=$MEGATRON_SRC torchrun --nproc_per_node 2 run.py -m conceptloader.lau
 Tests start it by tests.ranks. $WHEEL: there is no checkout; what is installed of Megatron is imported once for all.
 """
 
+import contextlib
+import glob
+import importlib.machinery
+import importlib.util
 import os
-import runpy
 import sys
+import typing
+from pathlib import Path
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
-import cpu_context  # noqa: E402
-import fake_cuda  # noqa: E402
-import fake_triton  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from tests.megatron.harness import cpu_context, record
+from tests.ranks import fake_cuda, fake_triton
+from tests.ranks.launch import run_script
+
+
+def prepare_megatron():
+    """What a checkout lacks here: compiled helpers, Python 3.12, Transformer Engine."""
+    if not hasattr(typing, "override"):
+        import typing_extensions
+
+        typing.override = typing_extensions.override
+    with contextlib.suppress(ImportError):
+        fused = importlib.import_module("megatron.legacy.fused_kernels")
+        fused.load = fake_cuda.constant(None)
+    with contextlib.suppress(
+        ImportError
+    ):  # main asks whether a layer of MTP is one of these, which are no classes here
+        layers = importlib.import_module("megatron.core.tensor_parallel.inference_layers")
+        for kind in ("InferenceColumnParallelLinear", "InferenceLayerNormColumnParallelLinear"):
+            if not isinstance(getattr(layers, kind, object), type):
+                setattr(layers, kind, type(kind, (), {}))
+    utils = importlib.import_module("megatron.core.datasets.utils")
+    utils.compile_helpers = fake_cuda.constant(None)
+    name = "megatron.core.datasets.helpers_cpp"
+    if importlib.util.find_spec(name) is None:
+        sys.modules[name] = wheel_helpers(name)
+
+
+def wheel_helpers(name):
+    """The index builders that the megatron-core wheel has compiled."""
+    for root in sys.path:
+        for path in glob.glob(os.path.join(root, *name.split(".")[:-1], "helpers_cpp*.so")):
+            loader = importlib.machinery.ExtensionFileLoader(name, path)
+            spec = importlib.util.spec_from_loader(name, loader)
+            module = importlib.util.module_from_spec(spec)
+            loader.exec_module(module)
+            return module
+    raise ImportError("install megatron-core: the checkout needs its compiled index builders")
+
 
 fake_triton.install()
 fake_cuda.install()
-fake_cuda.prepare_megatron()
+prepare_megatron()
 cpu_context.install()
 if "WHEEL" in os.environ:
     import conceptloader.integrations.megatron_lm  # noqa: F401
-del sys.path[0]
 
 
 def main(argv):
     if "RECORD" in os.environ:
-        sys.path.insert(0, HERE)
-        import record
-
-        del sys.path[0]
         record.install(os.environ["RECORD"], int(os.environ.get("KILL_AFTER", "0")))
-    if argv[0] == "-m":
-        sys.path[0] = os.getcwd()
-        sys.argv = [*argv[1:]]
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = [*argv]
-        sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
-        runpy.run_path(sys.argv[0], run_name="__main__")
+    run_script(argv)
 
 
 if __name__ == "__main__":

@@ -5,31 +5,31 @@ and accumulate_grad_in_fp32 false. $NANOTRON_SRC is a checkout of nanotron; with
 """
 
 import os
-import runpy
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+import torch
+from torch.utils import collect_env
 
-import cpu_nanotron  # noqa: E402
-import cpu_torch  # noqa: E402
-import record  # noqa: E402
+from tests.nanotron.harness import collectives, cpu_nanotron, record
+from tests.ranks import fake_cuda, fake_triton
+from tests.ranks.launch import run_script
 
-sys.path.insert(0, str(HERE / "stubs"))
+sys.path.insert(0, str(Path(__file__).parent / "stubs"))
 if os.environ.get("NANOTRON_SRC"):
     sys.path.insert(0, str(Path(os.environ["NANOTRON_SRC"]) / "src"))
-cpu_torch.install()
-with cpu_torch.triton_stub():
-    cpu_nanotron.install()
-    import nanotron.trainer  # noqa: F401
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+os.environ.setdefault("WANDB_MODE", "disabled")
+torch.set_num_threads(1)
+torch.jit.script = lambda f=None, *args, **kwargs: f
+collect_env.main = lambda: None  # runs pip list and nvidia-smi
+fake_triton.install()
+fake_cuda.install()
+collectives.install()
+cpu_nanotron.install()
+import nanotron.trainer  # noqa: E402, F401
 
 
 def main(argv):
     record.install()
-    if argv[0] == "-m":
-        sys.argv = [*argv[1:]]
-        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = [*argv]
-        runpy.run_path(argv[0], run_name="__main__")
+    run_script(argv)

@@ -1,20 +1,16 @@
 """torch.cuda on a machine without a GPU: "cuda" devices mean the CPU, streams do nothing, NCCL is gloo.
 
-For tests of control flow, batches and losses in code that assumes CUDA; it says nothing about speed or memory.
+For tests of control flow, batches and losses in code that assumes CUDA, of Megatron-LM and nanotron; it says nothing
+about speed or memory.
 """
 
 import collections
 import contextlib
-import glob
-import importlib.machinery
-import importlib.util
 import logging
 import multiprocessing.spawn
 import os
-import sys
 import time
 import types
-import typing
 
 import torch
 import torch.distributed as dist
@@ -53,7 +49,7 @@ def is_cuda(device):
 
 
 class CudaMeansCpu(TorchFunctionMode):
-    """Rewrites device arguments of every torch call, and claims that tensors are on CUDA where Megatron asks."""
+    """Rewrites device arguments of every torch call, and claims that tensors are on CUDA where somebody asks."""
 
     SAME = (torch.Tensor.cuda, torch.Tensor.pin_memory)
 
@@ -71,6 +67,8 @@ class CudaMeansCpu(TorchFunctionMode):
             return True
         if func is torch.Tensor.to:
             args = tuple(CPU if not isinstance(a, torch.Tensor) and is_cuda(a) else a for a in args)
+            if kwargs.get("memory_format") is torch.contiguous_format:  # a copy lays the tensor out anew
+                return func(*args, **kwargs).contiguous()
         if func is torch.Tensor.type:
             if len(args) == 1 and not kwargs:  # type names of "cuda" tensors
                 name = func(*args)
@@ -176,12 +174,21 @@ def install():
     for kind in ("Float", "Half", "BFloat16", "Int", "Long", "Byte", "Double", "Bool", "Short", "Char"):
         setattr(cuda, kind + "Tensor", getattr(torch, kind + "Tensor"))
     torch.nn.Module.cuda = lambda self, device=None: self
+    real = torch.Generator
+    torch.Generator = type("Generator", (real,), {"__new__": lambda cls, device="cpu": real.__new__(cls)})
     anything = torch
     anything.compile = lambda function=None, *args, **kwargs: function if function is not None else (lambda f: f)
     use_gloo()
     spawn_without_main()
     logging.getLogger("megatron.core.tensor_parallel.random").setLevel(logging.ERROR)
-    CudaMeansCpu().__enter__()
+    mode, run_backward = CudaMeansCpu(), torch.autograd._engine_run_backward
+
+    def run_with_mode(*args, **kwargs):  # in Tensor.backward it is switched off
+        with mode:
+            return run_backward(*args, **kwargs)
+
+    torch.autograd._engine_run_backward = run_with_mode
+    mode.__enter__()
 
 
 def use_gloo():
@@ -216,38 +223,3 @@ def spawn_without_main():
         return data
 
     spawn.get_preparation_data = get_preparation_data
-
-
-def prepare_megatron():
-    """What a checkout lacks here: compiled helpers, Python 3.12, Transformer Engine."""
-    if not hasattr(typing, "override"):
-        import typing_extensions
-
-        typing.override = typing_extensions.override
-    with contextlib.suppress(ImportError):
-        fused = importlib.import_module("megatron.legacy.fused_kernels")
-        fused.load = constant(None)
-    with contextlib.suppress(
-        ImportError
-    ):  # main asks whether a layer of MTP is one of these, which are no classes here
-        layers = importlib.import_module("megatron.core.tensor_parallel.inference_layers")
-        for kind in ("InferenceColumnParallelLinear", "InferenceLayerNormColumnParallelLinear"):
-            if not isinstance(getattr(layers, kind, object), type):
-                setattr(layers, kind, type(kind, (), {}))
-    utils = importlib.import_module("megatron.core.datasets.utils")
-    utils.compile_helpers = constant(None)
-    name = "megatron.core.datasets.helpers_cpp"
-    if importlib.util.find_spec(name) is None:
-        sys.modules[name] = wheel_helpers(name)
-
-
-def wheel_helpers(name):
-    """The index builders that the megatron-core wheel has compiled."""
-    for root in sys.path:
-        for path in glob.glob(os.path.join(root, *name.split(".")[:-1], "helpers_cpp*.so")):
-            loader = importlib.machinery.ExtensionFileLoader(name, path)
-            spec = importlib.util.spec_from_loader(name, loader)
-            module = importlib.util.module_from_spec(spec)
-            loader.exec_module(module)
-            return module
-    raise ImportError("install megatron-core: the checkout needs its compiled index builders")

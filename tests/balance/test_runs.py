@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import conceptloader as cl
+from conceptloader import trace
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.testing import random_documents, write_dataset
 
@@ -162,3 +163,26 @@ def test_refusals(content, tmp_path):
         cl.make_dataloader({**documents, "datasets": {"chat": {"path": chat}}}, micro_batch_size=1)
     with pytest.raises(ConfigError, match=r"loader\.balance: .*SampleDataset"):
         cl.SampleDataset(content)[0]
+
+
+def test_trace_and_locate_know_the_places(config, tmp_path):
+    """What was in step s, and where a sample was trained, as the loaders of two launches saw it."""
+    seen, state = {}, None
+    for ranks, micro, first, stop in ((2, 3, 0, 3), (3, 1, 3, 6)):
+        each = STEP // ranks // micro
+        for rank in range(ranks):
+            loader = opened(config, rank, ranks, micro)
+            if state is not None:
+                loader.load_state_dict(state)
+            loader.log_start(tmp_path, first)
+            for number, batch in enumerate(batches(loader, (stop - first) * each)):
+                for slot, sample in enumerate(batch["sample_index"].tolist()):
+                    seen[sample] = first + number // each, rank, number % each, slot
+            loader.close()
+        state = loader.state_dict()
+    assert sorted(seen) == list(range(6 * STEP))
+    run = trace.open_run(None, tmp_path)
+    for sample, (step, rank, micro_batch, slot) in seen.items():
+        assert [tuple(place) for place in run.places(sample)] == [(step, micro_batch, rank, slot)]
+    rows = trace.query(run, "select sample, step, rank, micro_batch, row from samples", steps=(0, 6)).to_pylist()
+    assert {row.pop("sample"): tuple(row.values()) for row in rows} == seen

@@ -1,16 +1,13 @@
 """Builds beside builds and readers, and on disks that are full."""
 
-import errno
 import os
-import resource
-import signal
 import threading
 
 import pytest
 
 import conceptloader as cl
-from conceptloader.errors import ConceptloaderError, ConfigError, FormatError, ReadError
-from tests.soak.builds import build, child, contents, write_input
+from conceptloader.errors import ConceptloaderError, ConfigError, FormatError
+from tests.soak.builds import build, contents, write_input
 
 
 @pytest.fixture(scope="module")
@@ -80,32 +77,3 @@ def test_readers_beside_a_build_see_nothing_or_all(tmp_path, source):
     assert not problems
     assert refused
     assert len(set(seen)) == 1
-
-
-def check_nothing_half_done(out, source, wanted):
-    assert not (out / "manifest.json").exists()
-    if out.exists():
-        with pytest.raises(FormatError):
-            cl.open_dataset(out)
-    build(source, out)
-    assert contents(out) == wanted
-
-
-@pytest.mark.parametrize("limit", [0, 500])
-def test_the_kernel_refuses_to_write_more(tmp_path, source, wanted, limit):
-    """A limit on the size of files, from the kernel itself: writes end in the middle of a buffer."""
-    out = tmp_path / "ds"
-
-    def limited():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        try:
-            build(source, out)
-        except ReadError as error:
-            if error.errno != errno.EFBIG or str(out) not in str(error):
-                raise
-        else:
-            raise AssertionError("it was written after all")
-
-    assert child(limited)
-    check_nothing_half_done(out, source, wanted)

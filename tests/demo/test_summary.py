@@ -5,12 +5,19 @@ import subprocess
 import sys
 
 import conceptloader as cl
+from tests.raises import cells
+
+SOURCES = """
+web | crawled | text | our crawl | -
+wiki | public | text | a wiki | https://wiki.example
+code | public | code | code | -
+"""
 
 
 def rows_of(text, title):
     lines = text.partition(f"## {title}\n\n")[2].partition("\n\n")[0].splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
+    names, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def number(text):
@@ -36,18 +43,16 @@ def test_figures_are_those_by_hand(tmp_path, checkout):
     for _ in loader:
         pass
     # By hand: window k of a dataset holds inputs 16 k to 16 k + 15 of its documents, each its text and a token.
-    order, names = loader.blend.order, list(loader.blend.order.names)
+    order = loader.blend.order
     places = {name: [row["id"] for row in made[name] for _ in range(len(row["text"]) + 1)] for name in made}
     for sample in range(400):
         member, _, window = (int(one[0]) for one in order.sample_many([sample]))
-        for document in places[names[member]][16 * window : 16 * window + 16]:
+        for document in places[order.names[member]][16 * window : 16 * window + 16]:
             seen[document] = seen.get(document, 0) + (document != "web-5")
     seen = {name: count for name, count in seen.items() if count}
     tokens = {name: len(known[name]["text"]) + 1 for name in seen}
     sources = [
-        {"dataset": "web", "section": "crawled", "modality": "text", "name": "our crawl", "link": ""},
-        {"dataset": "wiki", "section": "public", "modality": "text", "name": "a wiki", "link": "https://wiki.example"},
-        {"dataset": "code", "section": "public", "modality": "code", "name": "code", "link": ""},
+        dict(zip(("dataset", "section", "modality", "name", "link"), row, strict=True)) for row in cells(SOURCES)
     ]
     (tmp_path / "sources.jsonl").write_text("\n".join(map(json.dumps, sources)))
     command = [sys.executable, str(checkout / "examples/summary/summary.py"), str(tmp_path), "0:50"]
@@ -57,18 +62,17 @@ def test_figures_are_those_by_hand(tmp_path, checkout):
         of = [name for name in seen if name.partition("-")[0] in beginnings]
         return [len(of), sum(tokens[name] for name in of), sum(seen[name] for name in of)]
 
-    columns = "documents", "tokens", "seen"
-    rows = rows_of(done.stdout, "1.3 Training data size")
-    by_modality = {row["modality"]: [number(row[key]) for key in columns] for row in rows}
-    assert {row["modality"]: row["range"] for row in rows} == {"text": "less than 1 billion tokens", "code": ""}
-    assert by_modality == {"text": total("web", "wiki"), "code": total("code")}
-    listed = {row["name"]: [number(row[key]) for key in columns] for row in rows_of(done.stdout, "2 Data sources")}
-    assert listed == {"our crawl": total("web"), "a wiki": total("wiki"), "code": total("code")}
-    rows = rows_of(done.stdout, "2 Data sources")
-    assert {row["name"]: (row["section"], row["percent"], row["large"]) for row in rows} == {
-        "our crawl": ("2.3 crawled", "100.0", ""),
-        "a wiki": ("2.1 public", "100.0", "yes"),
-        "code": ("2.1 public", "100.0", "yes"),
+    def figures(rows, key, *more):
+        return {row[key]: [*(number(row[name]) for name in ("documents", "tokens", "seen")), *(row[k] for k in more)]
+                for row in rows}  # fmt: skip
+
+    found = figures(rows_of(done.stdout, "1.3 Training data size"), "modality", "range")
+    assert found == {"text": [*total("web", "wiki"), "less than 1 billion tokens"], "code": [*total("code"), ""]}
+    found = figures(rows_of(done.stdout, "2 Data sources"), "name", "section", "percent", "large")
+    assert found == {
+        "our crawl": [*total("web"), "2.3 crawled", "100.0", ""],
+        "a wiki": [*total("wiki"), "2.1 public", "100.0", "yes"],
+        "code": [*total("code"), "2.1 public", "100.0", "yes"],
     }
     domains = {}
     for name in [name for name in seen if name.startswith("web")]:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,16 +14,16 @@ LOSS = re.compile(r'\{"step": .*?\}')
 ITERATION = re.compile(r"iteration +(\d+)/ +\d+ .*lm loss: (\S+) .*grad norm: (\S+)")
 
 # What a CPU needs, and a model that trains a step in milliseconds.
-ARGUMENTS = (
-    *("--transformer-impl", "local", "--distributed-backend", "gloo", "--use-cpu-initialization"),
-    *("--no-gradient-accumulation-fusion", "--no-masked-softmax-fusion", "--no-bias-gelu-fusion"),
-    *("--no-bias-swiglu-fusion", "--no-bias-dropout-fusion", "--no-rope-fusion", "--no-persist-layer-norm"),
-    *("--num-layers", "2", "--hidden-size", "32", "--num-attention-heads", "4"),
-    *("--seq-length", "64", "--max-position-embeddings", "64", "--lr", "1e-3", "--seed", "7"),
-    *("--tokenizer-type", "NullTokenizer", "--log-interval", "1"),
-    *("--eval-iters", "0", "--eval-interval", "1000", "--ckpt-format", "torch_dist"),
-    *("--attention-dropout", "0", "--hidden-dropout", "0"),
-)
+ARGUMENTS = shlex.split("""
+    --transformer-impl local --distributed-backend gloo --use-cpu-initialization
+    --no-gradient-accumulation-fusion --no-masked-softmax-fusion --no-bias-gelu-fusion
+    --no-bias-swiglu-fusion --no-bias-dropout-fusion --no-rope-fusion --no-persist-layer-norm
+    --num-layers 2 --hidden-size 32 --num-attention-heads 4
+    --seq-length 64 --max-position-embeddings 64 --lr 1e-3 --seed 7
+    --tokenizer-type NullTokenizer --log-interval 1
+    --eval-iters 0 --eval-interval 1000 --ckpt-format torch_dist
+    --attention-dropout 0 --hidden-dropout 0
+""")
 
 
 @dataclass(frozen=True)

@@ -43,16 +43,33 @@ def dataset_config(seq_length, pad=None, **options):
     return GPTDatasetConfig(**{**defaults, **flags, **options})
 
 
+ARGUMENTS = """
+global_batch_size: 8
+micro_batch_size: 2
+rampup_batch_size:
+seq_length: 16
+iteration: 0
+decrease_batch_size_if_needed: false
+phase_transition_iterations:
+consumed_train_samples: 0
+train_iters: 8
+rank: 0
+world_size: 1
+num_workers: 0
+dataloader_type: single
+save:
+load:
+split:
+transformer_impl: local
+masked_softmax_fusion: true
+fp16: false
+bf16: false
+"""
+
+
 def arguments(**changes):
     """Megatron's, as far as a run looks at them."""
-    plain = {
-        "global_batch_size": 8, "micro_batch_size": 2, "rampup_batch_size": None, "seq_length": 16, "iteration": 0,
-        "decrease_batch_size_if_needed": False, "phase_transition_iterations": None, "consumed_train_samples": 0,
-        "train_iters": 8, "rank": 0, "world_size": 1, "num_workers": 0, "dataloader_type": "single", "save": None,
-        "load": None, "split": None, "transformer_impl": "local", "masked_softmax_fusion": True, "fp16": False,
-        "bf16": False,
-    }  # fmt: skip
-    return Namespace(**{**plain, **changes})
+    return Namespace(**{**yaml.safe_load(ARGUMENTS), **changes})
 
 
 def builder(config, sizes=(64, 0, 0)):

@@ -6,9 +6,11 @@ import yaml
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
+from conceptloader.integrations.megatron_lm.past import MEGATRON_LM
 from tests.corpora.for_megatron import EOD, write_config, write_datasets
 from tests.corpora.small import written
 from tests.megatron.stock import Tokenizer, data_of, dataset_config
+from tests.mixing import learned
 from tests.raises import cells, raises
 
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -134,3 +136,18 @@ def test_data_of_another_tokenizer_are_refused(folder, monkeypatch, where):
     ):
         data("other").check_tokenizer(300)
     data("other", accept=["tokenizer"]).check_tokenizer(300)
+
+
+@pytest.mark.parametrize("key", ["replay", "mixing"])
+def test_evaluation_of_a_mixture_that_changes_is_that_of_sample_0(key, tmp_path):
+    """Of one that learns, and of its replay, which is phases as any."""
+    config = learned.run(tmp_path, (1, 4, 9), seed=5, temperature=2)
+    if key == "mixing":
+        config |= {"replay": None, "mixing": {"odm": {}}}
+    else:
+        config["datasets"] = {name: {"path": entry["path"]} for name, entry in config["datasets"].items()}
+    data = data_of(config, dataset_config(32), (8, 8, 0), split="80,20,0", entry=MEGATRON_LM)
+    ((first,),) = [valid.blend.spec.segments for valid in data.valid]
+    assert first.weights["hard"] / first.weights["easy"] == pytest.approx(2)  # of which the root was taken once
+    whole = data_of(config, dataset_config(32), (8, None, 0), split="80,20,0", entry=MEGATRON_LM)  # --full-validation
+    assert whole.valid[0].blend.spec.order == "sequential"

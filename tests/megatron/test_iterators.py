@@ -13,7 +13,7 @@ from megatron.core.utils import get_batch_on_this_cp_rank
 from conceptloader.config import Outputs
 from conceptloader.errors import ConfigError
 from conceptloader.integrations.megatron_lm import launch
-from conceptloader.integrations.megatron_lm.batches import SplitIterator, checked, context_slice, merge_samples
+from conceptloader.integrations.megatron_lm.batches import SplitIterator, context_slice, merge_samples
 from conceptloader.integrations.megatron_lm.dataset import fields_of
 from conceptloader.integrations.megatron_lm.options import Stage
 from conceptloader.loader.batch.layout import BatchLayout, TrackLayout
@@ -28,16 +28,6 @@ FIELDS = fields_of(LAYOUT)
 def random_batch(size, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return {f.name: torch.randint(0, 100, (size, *f.shape), generator=generator).to(f.dtype) for f in FIELDS}
-
-
-def test_other_shapes_are_refused():
-    with raises(ConfigError, "topic_num_spans"):
-        checked({**random_batch(2), "topic_num_spans": torch.zeros(3, dtype=torch.int32)}, FIELDS, 2)
-    with raises(ConfigError, found="nothing"):
-        checked({}, FIELDS, 2)
-    ragged = TrackLayout(name="topic", ragged=True, max_spans=SPANS, max_concepts=CONCEPTS)
-    with raises(ConfigError, expected="padded"):
-        fields_of(BatchLayout(seq_len=LENGTH, outputs=Outputs(), tracks=(ragged,)))
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

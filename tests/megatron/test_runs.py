@@ -14,7 +14,6 @@ from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.integrations import megatron_lm
 from conceptloader.integrations.megatron_lm.launch import Run
 from conceptloader.integrations.megatron_lm.options import one_pass, take_options, wanted, with_share
-from conceptloader.integrations.megatron_lm.past import MEGATRON_LM
 from conceptloader.integrations.megatron_lm.steps import batch_schedule, first_sample
 from conceptloader.order.progress.runlog import RunLog
 from conceptloader.order.progress.state import OrderState
@@ -131,15 +130,14 @@ def starts(folder, one_process, set_args):
     return start
 
 
-STEPS = {"step_batch_size_schedule": "0:8 256:16"}  # 16 samples in two steps, then 16 a step
-LATER = {"iteration": 8, "consumed_train_samples": 128}
-ENDS = {  # Megatron's arguments, its size of the data, the run's end
-    "beyond train_samples": ({**STEPS, "train_iters": 6, "train_samples": 72}, 72, 80),
-    "smaller batches": ({**LATER, "train_iters": 16}, 128, 192),
-    "larger batches": ({**LATER, "global_batch_size": 32, "train_iters": 10}, 320, 192),
-    "nothing left": ({**LATER, "train_iters": 8}, 64, 128),
-    "a phase": ({"phase_transition_iterations": [6], "train_iters": 20}, 48, 48),
-}
+# Megatron's arguments, its size of the data, the run's end. The schedule: 16 samples in two steps, then 16 a step.
+ENDS = yaml.safe_load("""
+beyond train_samples: [{step_batch_size_schedule: "0:8 256:16", train_iters: 6, train_samples: 72}, 72, 80]
+smaller batches: [{iteration: 8, consumed_train_samples: 128, train_iters: 16}, 128, 192]
+larger batches: [{iteration: 8, consumed_train_samples: 128, global_batch_size: 32, train_iters: 10}, 320, 192]
+nothing left: [{iteration: 8, consumed_train_samples: 128, train_iters: 8}, 64, 128]
+a phase: [{phase_transition_iterations: [6], train_iters: 20}, 48, 48]
+""")
 
 
 @pytest.mark.parametrize("name", ENDS)
@@ -163,16 +161,16 @@ def test_the_data_last_to_the_last_step(folder, tmp_path, starts, name):
             starts(limited, size, **changes)
 
 
-@pytest.mark.parametrize(
-    ("rules", "arguments", "takes"),
-    [
-        ({}, {}, True),
-        ({}, {"bf16": True, "masked_softmax_fusion": False}, True),
-        ({}, {"bf16": True}, False),
-        ({}, {"transformer_impl": "transformer_engine"}, False),
-        ({"create_attention_mask": False}, {}, False),
-    ],
-)
+MASKS = yaml.safe_load("""
+- [{}, {}, true]
+- [{}, {bf16: true, masked_softmax_fusion: false}, true]
+- [{}, {bf16: true}, false]
+- [{}, {transformer_impl: transformer_engine}, false]
+- [{create_attention_mask: false}, {}, false]
+""")
+
+
+@pytest.mark.parametrize(("rules", "arguments", "takes"), MASKS)
 def test_masks_that_attention_ignores(folder, starts, caplog, rules, arguments, takes):
     """Megatron-LM issue 2357: its kernels are causal. Packs raise; windows are Megatron's own, and it is said."""
     windows, packs = write_config(folder / "data.yaml"), write_config(folder / "packs.yaml", packing={"bins": 8})
@@ -220,19 +218,6 @@ def test_weights_need_the_stage_of_the_loss(folder, monkeypatch):
         data_of(config, dataset_config(16), stage="none")
     assert wanted(load_config(config), concepts=True).outputs.loss_weight == ()
     assert wanted(load_config(config), concepts=False).outputs.loss_weight is None
-
-
-@pytest.mark.usefixtures("one_process")
-def test_a_changed_past_is_accepted_in_the_launchers_words(folder):
-    config, rules = write_config(folder / "data.yaml"), dataset_config(16)
-    state = data_of(config, rules).state(32)
-    other = write_config(folder / "other.yaml", seed=12, block=8)
-    with raises(ResumeError, found="--conceptloader-allow-changed seed block") as refused:
-        data_of(other, rules, consumed=32, saved=state, entry=MEGATRON_LM)
-    assert "allow_changed" not in str(refused.value)
-    with raises(ResumeError, found='accept=["seed", "block"]'):
-        data_of(other, rules, consumed=32, saved=state)
-    assert data_of(other, rules, consumed=32, saved=state, accept=["seed", "block"]).count_start == 0
 
 
 @pytest.mark.usefixtures("one_process")

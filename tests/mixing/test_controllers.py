@@ -65,20 +65,20 @@ def test_no_dataset_is_lost():
     assert weights["b"] > 0.005
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "path"),
-    [
-        (DoReMi, {"reference": {"a": 1, "b": 1}}, "doremi.reference"),
-        (DoReMi, {"step_size": 0}, "doremi.step_size"),
-        (DoReMi, {"smoothing": 0}, "doremi.smoothing"),
-        (ODM, {"smoothing": 1}, "odm.smoothing"),
-        (ODM, {"smothing": 0.5}, "odm.smothing"),
-        (ODM, {"every": 0}, "odm.every"),
-    ],
-)
+OPTIONS = """
+doremi | {reference: {a: 1, b: 1}} | doremi.reference
+doremi | {step_size: 0} | doremi.step_size
+doremi | {smoothing: 0} | doremi.smoothing
+odm | {smoothing: 1} | odm.smoothing
+odm | {smothing: 0.5} | odm.smothing
+odm | {every: 0} | odm.every
+"""
+
+
+@pytest.mark.parametrize(("kind", "options", "path"), cells(OPTIONS))
 def test_options_that_are_wrong(kind, options, path):
     with pytest.raises(ConfigError) as caught:
-        kind(EVEN, **options)
+        KINDS[kind](EVEN, **yaml.safe_load(options))
     assert caught.value.path == path
 
 

@@ -14,7 +14,6 @@ import yaml
 import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.state import OrderState
-from conceptloader.run.mixing import Controller
 from tests.mixing.training import BATCH, Run, configuration
 from tests.raises import cells, raises
 
@@ -70,6 +69,7 @@ def test_a_file_is_read_again(tmp_path, caplog):
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
     run = Run(tmp_path / "run.yaml").steps(3)
     assert run.loader.blend.spec.live == []
+    assert str(tmp_path) not in json.dumps([run.loader.blend.facts(), run.loader.state_dict()])
     file.write_text("{easy: 1, hard: 2, middle: 5}")
     run.steps(1)
     assert weights(run) == {"easy": 1, "hard": 1, "middle": 1}  # it may have been half written: what stays counts
@@ -87,38 +87,6 @@ def test_a_file_is_read_again(tmp_path, caplog):
         assert str(file) in errors[0]
     file.write_text("{easy: 3, hard: 2, middle: 5}")
     assert weights(Run(tmp_path / "run.yaml", before).steps(2)) == {"easy": 3, "hard": 2, "middle": 5}
-
-
-class Watching(Controller):
-    """A user's controller that follows no losses."""
-
-    learns = False
-
-    def __init__(self, weights, state=None, *, path):
-        self.names, self.path = list(weights), Path(path)
-
-    def look(self):
-        return self.path.read_text()
-
-    def observe(self, step, seen):
-        return {name: 1 + len(seen) * (name == "hard") for name in self.names}
-
-    def state(self):
-        return {}
-
-
-@pytest.mark.parametrize("options", ["note.txt", {"path": "note.txt"}])
-def test_a_controller_that_needs_no_losses(options, tmp_path):
-    """Its path is that of the YAML, and no part of what ranks compare or what a state has."""
-    (tmp_path / "note.txt").write_text("four")
-    (tmp_path / "run.yaml").write_text(
-        yaml.safe_dump(configuration(tmp_path, {"tests.mixing.test_loader:Watching": options}))
-    )
-    loader = cl.batches(tmp_path / "run.yaml", micro_batch_size=BATCH)
-    next(iter(loader))
-    loader.observe()
-    assert dict(loader.blend.order.segments[-1].weights) == {"easy": 1, "hard": 5, "middle": 1}
-    assert str(tmp_path) not in json.dumps([loader.blend.facts(), loader.state_dict()])
 
 
 POOL = [
@@ -218,21 +186,27 @@ def test_another_controller_is_refused_by_name(tmp_path):
     assert begins.mixing["steps"] == 0
 
 
-@pytest.mark.parametrize(
-    ("saved", "now", "said"),
-    [
-        ({"odm": {}}, {"odm": {"every": 2, "smoothing": 0.5}},
-         ["mixing.odm.every: saved 1, now 2, from here on", "mixing.odm.smoothing: saved 0.9, now 0.5, from here on"]),
-        ({"odm": {}}, {"odm": {"every": 1, "smoothing": 0.9}}, []),
-        ({"doremi": {}}, {"doremi": {"reference": {"easy": 1, "hard": 2, "middle": 3}}},
-         ['mixing.doremi.reference: saved nothing, now {"easy": 1, "hard": 2, "middle": 3}, from here on']),
-        ({USERS: {"times": 3}}, {USERS: {}}, [f"mixing.{USERS}.times: saved 3, now nothing, from here on"]),
-    ],
-)  # fmt: skip
-def test_changed_options_are_said(saved, now, said, tmp_path, caplog):
-    state = Run(configuration(tmp_path, saved)).steps(2).saved
-    Run(configuration(tmp_path, now), state)
-    assert caplog.messages == said
+CHANGED = yaml.safe_load("""
+- saved: {odm: {}}
+  now: {odm: {every: 2, smoothing: 0.5}}
+  said: ["mixing.odm.every: saved 1, now 2", "mixing.odm.smoothing: saved 0.9, now 0.5"]
+- saved: {odm: {}}
+  now: {odm: {every: 1, smoothing: 0.9}}
+  said: []
+- saved: {doremi: {}}
+  now: {doremi: {reference: {easy: 1, hard: 2, middle: 3}}}
+  said: ['mixing.doremi.reference: saved nothing, now {"easy": 1, "hard": 2, "middle": 3}']
+- saved: {"conceptloader.testing.controllers:Greedy": {times: 3}}
+  now: {"conceptloader.testing.controllers:Greedy": {}}
+  said: ["mixing.conceptloader.testing.controllers:Greedy.times: saved 3, now nothing"]
+""")
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_changed_options_are_said(case, tmp_path, caplog):
+    state = Run(configuration(tmp_path, case["saved"])).steps(2).saved
+    Run(configuration(tmp_path, case["now"]), state)
+    assert caplog.messages == [f"{one}, from here on" for one in case["said"]]
 
 
 @pytest.mark.parametrize("wrong", [{"seen": 3, "given": ""}, {"seen": ""}, [], 3, None])

@@ -1,5 +1,6 @@
 """The launcher: which framework a script belongs to, and how the script is run."""
 
+import shlex
 import sys
 import types
 
@@ -7,34 +8,32 @@ import pytest
 
 from conceptloader import launch
 from conceptloader.errors import ConfigError
+from tests.raises import cells
+
+SCRIPTS = r"""
+from nanotron.trainer import DistributedTrainer | nanotron
+def main():\n    import nanotron.distributed as dist | nanotron
+import torch, megatron.core | megatron
+"""
+DOUBTFUL = r"""
+import torch\n# import nanotron | imports none of megatron, nanotron; name the framework
+import nanotron\nimport megatron | imports megatron and nanotron; name the framework
+from .nanotron import x | imports none of
+def | cannot be read as a Python script
+"""
 
 
-@pytest.mark.parametrize(
-    ("text", "framework"),
-    [
-        ("from nanotron.trainer import DistributedTrainer", "nanotron"),
-        ("def main():\n    import nanotron.distributed as dist", "nanotron"),
-        ("import torch, megatron.core", "megatron"),
-    ],
-)
+@pytest.mark.parametrize(("text", "framework"), cells(SCRIPTS))
 def test_a_framework_is_told_by_its_imports(text, framework, tmp_path):
     script = tmp_path / "script.py"
-    script.write_text(text)
+    script.write_text(text.replace(r"\n", "\n"))
     assert launch.detect(script) == framework
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("import torch\n# import nanotron", "imports none of megatron, nanotron; name the framework"),
-        ("import nanotron\nimport megatron", "imports megatron and nanotron; name the framework"),
-        ("from .nanotron import x", "imports none of"),
-        ("def", "cannot be read as a Python script"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), cells(DOUBTFUL))
 def test_a_doubtful_script_is_refused(text, message, tmp_path):
     script = tmp_path / "script.py"
-    script.write_text(text)
+    script.write_text(text.replace(r"\n", "\n"))
     with pytest.raises(ConfigError, match=message):
         launch.detect(script)
     with pytest.raises(SystemExit) as stopped:
@@ -59,16 +58,6 @@ def test_the_script_runs_as_if_alone(tmp_path, monkeypatch):
     (folder / "script.py").write_text(
         "import sys, beside, some_adapter\nif __name__ == '__main__':\n    some_adapter.order += sys.argv[1:]"
     )
-    launch.main(
-        [
-            "--framework",
-            "nanotron",
-            "--import",
-            "registers_a_model",
-            str(folder / "script.py"),
-            "--config-file",
-            "x",
-            "--",
-        ]
-    )
+    words = f"--framework nanotron --import registers_a_model {folder / 'script.py'} --config-file x --"
+    launch.main(shlex.split(words))
     assert order == ["adapter", "import", "--config-file", "x", "--"]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.dying import die_with_parent
+from tests.ranks.server import free_port
 
 
 def record(step, samples, kind="train"):
@@ -208,3 +209,16 @@ def judge(folder, launches, steps, batch):
         if made[step] != Counter(range(step * batch, (step + 1) * batch)):
             print(f"step {step}: {sorted(made[step].elements())}")
     return (planned - total).total(), (total - planned).total()
+
+
+def _forked(rank, function, ranks, port, arguments):
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port))  # fmt: skip
+    function(rank, *arguments)
+
+
+def forked(function, ranks, *arguments):
+    """Call it with the rank and `arguments` in processes that find each other as those of torchrun do."""
+    from torch.multiprocessing import start_processes
+
+    start_processes(_forked, (function, ranks, free_port(), arguments), nprocs=ranks, start_method="fork")

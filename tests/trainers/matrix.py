@@ -10,13 +10,7 @@ from tests.ranks.launch import Launch, launch
 
 STEPS, BATCH = 7, 12
 SIZES = "SIGKILL and other sizes"
-WITHIN = {"micro": 3, "accumulate": 2}
-# What stops a run, and how it goes on. A trainer that takes whole steps from the loader ignores `mid` and `ahead`.
-PARTS = {
-    SIZES: [{"kill": "all:4", "steps": 6}, {"ranks": 1, "micro": 3, "accumulate": 4}, {"ahead": True}],
-    "same size, in the middle of accumulation": [{**WITHIN, "mid": True}, {**WITHIN, "ahead": True}],
-    "another seed, as accepted": [{}, {"config": "seed.yaml", "options": {"allow_changed": ["seed"]}}],
-}
+MATRIX = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 
 
 def configs(folder):

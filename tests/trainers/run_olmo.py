@@ -19,9 +19,8 @@ from olmo_core.train.train_module.transformer import TransformerDataParallelConf
 from torch import nn
 
 from conceptloader.integrations.olmo_lm import ConceptDataLoader, ConceptDataLoaderConfig
-from tests.trainers.by_hand import VOCABULARY
+from tests.trainers.values import SEQ_LEN, VOCABULARY
 
-SEQ_LEN = 16
 LOGGED = ("train/CE loss", "optim/total grad norm")
 
 

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 
 import conceptloader as cl
 from tests.trainers import tables, titan_on_cpu
+from tests.trainers.values import SEQ_LEN
 
 if "CONCEPTLOADER_TORCHTITAN" in os.environ:
     sys.path.insert(0, os.environ["CONCEPTLOADER_TORCHTITAN"])
@@ -33,7 +34,6 @@ from torchtitan.trainer import Trainer  # noqa: E402
 from conceptloader.integrations.torchtitan_lm import ConceptDataLoader  # noqa: E402
 from conceptloader.integrations.torchtitan_lm.data import FLAT, BaseDataLoader  # noqa: E402
 
-SEQ_LEN = 16
 NOW = {}  # the launch, and the step that is being trained
 
 

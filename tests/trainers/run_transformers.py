@@ -85,10 +85,16 @@ class Llama(transformers.LlamaForCausalLM):
         return values.mean(logits, batch)
 
 
+def settings(out, kind=transformers.TrainingArguments, **options):
+    """Of losses that a loop by hand can have, too."""
+    common = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "no", "logging_steps": 1,
+              "lr_scheduler_type": "constant", "max_grad_norm": 0, "learning_rate": values.RATE}  # fmt: skip
+    return kind(str(out), **{**common, **options})
+
+
 def arguments(launch, **options):
-    common = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "no"}
     sizes = {"per_device_train_batch_size": launch.micro, "gradient_accumulation_steps": launch.accumulate}
-    return transformers.TrainingArguments(launch.out, **{**common, **sizes, **options})
+    return settings(launch.out, **{**sizes, **options})
 
 
 def train_from(launch, trainer):
@@ -100,12 +106,12 @@ def train_from(launch, trainer):
 def compare_values(launch):
     model = {"windows": Weighted, "packs": Llama}[launch.options["values"]]()
     fresh = copy.deepcopy(model)
-    settings = arguments(
-        launch, learning_rate=values.RATE, logging_steps=1, eval_strategy="steps", eval_steps=1, max_grad_norm=0,
-        per_device_eval_batch_size=values.eval_batch(launch), lr_scheduler_type="constant", max_steps=launch.steps,
+    given = arguments(
+        launch, eval_strategy="steps", eval_steps=1, per_device_eval_batch_size=values.eval_batch(launch),
+        max_steps=launch.steps,
     )  # fmt: skip
     trainer = ConceptTrainer(
-        model, settings, train_dataset=cl.SampleDataset(launch.config), model_inputs=model.model_inputs,
+        model, given, train_dataset=cl.SampleDataset(launch.config), model_inputs=model.model_inputs,
         eval_dataset=cl.SampleDataset(launch.valid, values.HELD_OUT), callbacks=[Saves(launch)],
         optimizers=(torch.optim.SGD(model.parameters(), lr=values.RATE), None),
     )  # fmt: skip
@@ -123,7 +129,7 @@ def train(launch):
     epoch = options.pop("epoch_samples", EPOCH)
     wrapped, allow_changed = options.pop("wrapped", False), options.pop("allow_changed", ())
     evaluation = {"eval_strategy": "steps" if launch.valid else "no", "eval_steps": 2, "per_device_eval_batch_size": 4}
-    settings = arguments(launch, **{"max_steps": 20, **evaluation, **options})
+    given = arguments(launch, **{"max_steps": 20, **evaluation, **options})
     model = Model()
     kind = transformers.Trainer if launch.bare else ReadingAhead if launch.ahead else ConceptTrainer
     more = (
@@ -133,7 +139,7 @@ def train(launch):
     )
     data = cl.SampleDataset(launch.config, epoch)
     trainer = kind(
-        model, settings, train_dataset=DataLoader(data) if wrapped else data, callbacks=[Saves(launch)],
+        model, given, train_dataset=DataLoader(data) if wrapped else data, callbacks=[Saves(launch)],
         eval_dataset=cl.SampleDataset(launch.valid) if launch.valid else None, **more,
     )  # fmt: skip
     model.record = lambda samples, kind: launch.record(trainer.state.global_step, samples, kind)

@@ -4,25 +4,8 @@ import json
 
 import pytest
 import torch
-import yaml
 
-from tests.trainers.by_hand import PACKS, WINDOWS, config_of, mean_loss, rows, write_datasets
-
-KINDS = {"windows": WINDOWS, "packs": PACKS}
-
-
-def configs(folder, **outputs):
-    """Kind -> paths of its configurations for training and for validation, which reads every window once."""
-    write_datasets(folder)
-    found = {}
-    for name, kind in KINDS.items():
-        train = config_of(folder, kind, **outputs)
-        valid = {**train, "datasets": {"masked": {"path": str(folder / "masked")}}, "order": "sequential"}
-        paths = folder / f"{name}.yaml", folder / f"{name}-valid.yaml"
-        for path, config in zip(paths, (train, valid), strict=True):
-            path.write_text(yaml.safe_dump(config))
-        found[name] = str(paths[0]), str(paths[1])
-    return found
+from tests.trainers.values import mean_apart, rows
 
 
 def steps(launch):
@@ -40,11 +23,11 @@ def gradient_norm(model, loss):
 def torchtitan(launch, model, forward, found):
     """Losses and norms of gradients in steps of several micro batches and ranks, and losses of validations, whose last
     micro batch is padded: `found`, and by hand, in values.NUMBER for the test."""
-    losses = [mean_loss(forward, rows(launch.config, step)) for step in steps(launch)]
+    losses = [mean_apart(forward, rows(launch.config, step)) for step in steps(launch)]
     held_out = rows(launch.valid)
     assert len(held_out["labels"]) % (launch.micro * launch.ranks)
     with torch.no_grad():
-        validated = mean_loss(forward, held_out).item()
+        validated = mean_apart(forward, held_out).item()
     wanted = {
         "losses": [loss.item() for loss in losses],
         "norms": [gradient_norm(model, loss) for loss in losses],
@@ -70,7 +53,7 @@ def olmo(launch):
     wanted = []
     for step in steps(launch):
         of_ranks = [rows(launch.config, step[rank :: launch.ranks]) for rank in range(launch.ranks)]
-        loss = sum(mean_loss(forward, batch) for batch in of_ranks) / launch.ranks
+        loss = sum(mean_apart(forward, batch) for batch in of_ranks) / launch.ranks
         wanted += [loss.item(), gradient_norm(model, loss)]
     assert len(found) == 2 * (launch.steps - launch.first)
     assert found == pytest.approx(wanted, rel=1e-4)

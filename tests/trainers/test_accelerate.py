@@ -1,15 +1,13 @@
 """What is trained is counted by the loader, whatever Accelerate does with its own count."""
 
 import itertools
-import os
-import socket
 
 import pytest
 import torch
 
 from conceptloader.errors import ConfigError
-from tests.corpora.for_megatron import write_config, write_datasets
 from tests.raises import raises
+from tests.ranks.launch import forked
 
 accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed: `make test-trainers` has it")
 from accelerate.state import AcceleratorState, GradientState  # noqa: E402
@@ -19,11 +17,6 @@ from conceptloader.integrations.accelerate_lm import AcceleratedEvaluation, Acce
 
 MICRO = 4
 PLUGIN = "GradientAccumulationPlugin(num_steps=3, sync_with_dataloader=False)"
-
-
-@pytest.fixture
-def config(tmp_path):
-    return str(write_config(write_datasets(tmp_path) / "run.yaml", seq_len=16, outputs={"sample_index": True}))
 
 
 class Script:
@@ -113,10 +106,8 @@ def test_step_within_a_global_batch(config, tmp_path):
     script.check(24)
 
 
-def evaluate(rank, config, ranks, port):
+def evaluate(rank, config, ranks):
     """A script's process: evaluations, also in the last step of a prepared DataLoader, which has a remainder of 1."""
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port))  # fmt: skip
     AcceleratorState._reset_state(True)  # of the process that was forked
     GradientState._reset_state()
     accelerator = accelerate.Accelerator(cpu=True)
@@ -145,10 +136,7 @@ def evaluate(rank, config, ranks, port):
 
 def test_metrics_of_evaluations_have_each_sample_once(config):
     """Three processes, of which two or one have fewer rows in the last batch, or all as many."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.start_processes(evaluate, (config, 3, port), nprocs=3, start_method="fork")
+    forked(evaluate, 3, config, 3)
 
 
 def test_blocks_without_a_batch_of_their_own(config):

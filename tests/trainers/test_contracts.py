@@ -6,7 +6,6 @@ import itertools
 import sys
 import types
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ import yaml
 import conceptloader as cl
 from conceptloader.errors import ConfigError, MissingPackageError, ResumeError
 from tests.corpora.for_megatron import write_config, write_datasets
-from tests.raises import raises
+from tests.raises import cells, raises
 from tests.trainers.matrix import configs
 
 
@@ -119,14 +118,6 @@ def test_torchtitan_states_are_equal_on_all_ranks_and_go_on_on_others(titan):
     assert titan_samples(one, 1) == [[12, 13, 14, 15, 16, 17]]
 
 
-def test_torchtitan_batches_are_flat(titan):
-    inputs, labels = next(iter(titan(model_inputs=("concepts_span_index", "concepts_ids"))))
-    assert inputs["input"].shape == inputs["positions"].shape == inputs["concepts_span_index"].shape == (48,)
-    assert inputs["positions"].view(3, 16).tolist() == [list(range(16))] * 3
-    assert inputs["concepts_ids"].shape[0] == 3
-    assert torch.equal(labels.view(3, 16)[:, :-1], inputs["input"].view(3, 16)[:, 1:])
-
-
 def test_torchtitan_030_takes_rows_and_says_infinite(titan_030, paths):
     """Its validator sets `infinite`, and its Trainer names the sizes otherwise."""
     inputs, labels = next(iter(titan_030(model_inputs=("concepts_span_index", "concepts_ids"))))
@@ -141,27 +132,14 @@ def test_torchtitan_030_takes_rows_and_says_infinite(titan_030, paths):
         titan_030(infinite=False)
 
 
-def test_torchtitan_validates_every_window_once_on_any_number_of_ranks(titan, paths):
-    """The last microbatch is full on all ranks, and what fills it has no loss."""
-    size = len(cl.SampleDataset(paths[1]))
-    for ranks, rows, batch in [(1, 1, 0), (2, 4, 0), (3, 5, 0), (2, 2, 16)]:
-        trained = []
-        batches = []
-        for rank in range(ranks):
-            passes = [
-                list(titan(paths[1], rank=rank, ranks=ranks, rows=rows, repeat=False, global_batch_size=batch))
-                for _ in range(2)
-            ]
-            assert len(passes[0]) == len(passes[1])
-            batches.append(len(passes[0]))
-            for inputs, labels in passes[0]:
-                assert len(labels) == rows * 16
-                kept = (labels.view(rows, 16) != -100).any(1)
-                trained += inputs["sample_index"][kept].tolist()
-        assert len(set(batches)) == 1
-        assert sorted(trained) == list(range(size))
-    again = titan_samples(titan(paths[1], rank=0, ranks=1, rows=1), size + 3)
-    assert again[size:] == again[:3], "a validator with a number of steps repeats"
+TITAN_REFUSES = """
+run | {repeat: false} | run.yaml | shuffled data, which have no end
+run | {model_inputs: [concept_ids]} | dataloader.model_inputs | 'concept_ids'
+run | {model_inputs: [positions]} | dataloader.model_inputs | positions, which torchtitan gives the model
+- | {} | dataloader.config | nothing
+weighted | {model_inputs: []} | outputs.loss_weight | dataloader.model_inputs does not name
+packed | {model_inputs: [max_seqlen]} | dataloader.model_inputs | max_seqlen
+"""
 
 
 def test_torchtitan_refusals(titan, paths, tmp_path, monkeypatch):
@@ -172,25 +150,13 @@ def test_torchtitan_refusals(titan, paths, tmp_path, monkeypatch):
         path.write_text(yaml.safe_dump({**content, **changes}))
         return str(path)
 
-    weighted = str(write_config(write_datasets(tmp_path) / "run.yaml", outputs={"loss_weight": "weight"}))
-    records = written(tracks={"concepts": {"layout": "records"}})
-    packed = written(outputs={"position_ids": "document", "cu_seqlens": True}, seed=3)
-    options: dict[str, Any]
-    for options, where, found in [
-        ({"repeat": False}, paths[0], "shuffled data, which have no end"),
-        ({"model_inputs": ("concept_ids",)}, "dataloader.model_inputs", "'concept_ids'"),
-        ({"model_inputs": ("positions",)}, "dataloader.model_inputs", "positions, which torchtitan gives the model"),
-        ({"path": ""}, "dataloader.config", "nothing"),
-        ({"path": written(seq_len=32)}, "seq_len", "32"),
-        ({"path": written(outputs={"position_ids": "off"})}, "outputs.position_ids", "off"),
-        ({"path": weighted, "model_inputs": ()}, "outputs.loss_weight", "dataloader.model_inputs does not name"),
-        ({"path": records, "model_inputs": ("concepts_records",)}, "dataloader.model_inputs", "concepts_records"),
-        ({"path": packed, "model_inputs": ("max_seqlen",)}, "dataloader.model_inputs", "max_seqlen"),
-    ]:
+    given = {
+        "weighted": str(write_config(write_datasets(tmp_path) / "run.yaml", outputs={"loss_weight": "weight"})),
+        "packed": written(outputs={"position_ids": "document", "cu_seqlens": True}, seed=3),
+    }
+    for path, options, where, found in cells(TITAN_REFUSES):
         with raises(ConfigError, where, found):
-            titan(**options)
-    inputs, labels = next(iter(titan(path=weighted, model_inputs=("loss_weight",))))
-    assert torch.equal(inputs["loss_weight"], (labels % 5).float())
+            titan(path=given.get(path, paths[0] if path else ""), **yaml.safe_load(options))
     state, loader = titan().state_dict(), titan()
     titan_samples(loader, 2)
     with pytest.raises(ResumeError, match="seed"):

@@ -2,9 +2,7 @@
 without labels, in training and evaluation."""
 
 import json
-import os
 import re
-import socket
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +11,14 @@ import torch
 
 import conceptloader as cl
 from conceptloader.testing import random_documents, write_dataset
-from tests.corpora.columns import add_column
+from tests.corpora.columns import COLUMNS, add_column
+from tests.ranks.launch import forked
+from tests.trainers import values
 
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
+from tests.trainers.run_transformers import Llama, settings
 
-MICRO, ACCUMULATE, STEPS, HELD_OUT, RATE = 2, 3, 3, 7, 0.5
+MICRO, ACCUMULATE, STEPS, HELD_OUT = 2, 3, 3, 7
 PAGE = Path(__file__).resolve().parents[2] / "docs/distillation.md"
 
 
@@ -29,7 +30,7 @@ def config(tmp_path):
     rng = np.random.default_rng(0)
     add_column(path, "teacher_ids", rng.permuted(np.tile(np.arange(50, dtype="u2"), (tokens, 1)), axis=1)[:, :4])
     add_column(path, "teacher_logprobs", np.log(rng.dirichlet(np.ones(5), tokens)[:, :4]).clip(-30).astype("f2"))
-    columns = {name: {"at": "labels", "missing": 0} for name in ("teacher_ids", "teacher_logprobs")}
+    columns = {name: {"at": "labels", "missing": 0} for name in COLUMNS}
     excluded = [{"dataset": "a", "tokens": [40, tokens // 2]}]  # so that some batches have no label that counts
     return {
         "seq_len": 16, "datasets": {"a": {"path": str(path)}}, "outputs": {"columns": columns}, "exclude": excluded,
@@ -46,30 +47,14 @@ def recipe():
     return space
 
 
-def model():
-    torch.manual_seed(0)
-    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(vocab_size=50, num_key_value_heads=2, use_cache=False, **shape)
-    )
-
-
-def train(rank, ranks, config, out, port):
-    if ranks > 1:
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=str(port))  # fmt: skip
-    space = recipe()
-    student = model()
-    arguments = transformers.TrainingArguments(
-        str(out), use_cpu=True, per_device_train_batch_size=MICRO // ranks, gradient_accumulation_steps=ACCUMULATE,
-        learning_rate=RATE, lr_scheduler_type="constant", max_grad_norm=0, max_steps=STEPS, logging_steps=1,
-        report_to=[], disable_tqdm=True, save_strategy="no", eval_strategy="steps", eval_steps=STEPS,
-        per_device_eval_batch_size=2,
-    )  # fmt: skip
+def train(rank, ranks, config, out):
+    space, student = recipe(), Llama()
+    sizes = {"per_device_train_batch_size": MICRO // ranks, "gradient_accumulation_steps": ACCUMULATE,
+        "max_steps": STEPS, "eval_strategy": "steps", "eval_steps": STEPS, "per_device_eval_batch_size": 2}  # fmt: skip
     trainer = space["Student"](
-        student, arguments, train_dataset=cl.SampleDataset(config), model_inputs=space["COLUMNS"],
+        student, settings(out, **sizes), train_dataset=cl.SampleDataset(config), model_inputs=space["COLUMNS"],
         eval_dataset=cl.SampleDataset({**config, "order": "sequential"}, HELD_OUT),
-        optimizers=(torch.optim.SGD(student.parameters(), lr=RATE), None),
+        optimizers=(torch.optim.SGD(student.parameters(), lr=values.RATE), None),
     )  # fmt: skip
     trainer.train()
     if rank == 0:
@@ -79,38 +64,27 @@ def train(rank, ranks, config, out, port):
         torch.save([p.detach() for p in student.parameters()], out / "student.pt")
 
 
-def mean(losses_of, student, data, samples):
-    """Over all labels of these samples that count, of which there are some."""
-    batch = cl.collate_fn([data[i] for i in samples])
-    losses = losses_of(student(input_ids=batch["input_ids"], use_cache=False).logits, batch)
-    counted = losses[batch["loss_mask"] == 1]
-    return counted.mean()
-
-
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_losses_and_parameters_are_those_of_a_loop_by_hand(tmp_path, config, ranks):
     (out := tmp_path / "out").mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.start_processes(train, (ranks, config, out, port), nprocs=ranks, start_method="fork")
-    losses_of, hand = recipe()["distillation_losses"], model()
-    optimizer = torch.optim.SGD(hand.parameters(), lr=RATE)
-    data, size, wanted = cl.SampleDataset(config), MICRO * ACCUMULATE, []
+    forked(train, ranks, ranks, config, out)
+    losses_of, hand = recipe()["distillation_losses"], Llama()
+
+    def mean(batch):
+        """Over all labels that count, of which there are some."""
+        losses = losses_of(hand(input_ids=batch["input_ids"], use_cache=False).logits, batch)
+        return losses[batch["loss_mask"] == 1].mean()
+
+    data, size = cl.SampleDataset(config), MICRO * ACCUMULATE
     counts = [int(data[i]["loss_mask"].sum()) for i in range(size * STEPS)]
     assert any(not sum(counts[i : i + MICRO]) for i in range(0, len(counts), MICRO)), counts
-    for step in range(STEPS):
-        loss = mean(losses_of, hand, data, range(step * size, (step + 1) * size))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        wanted.append(loss.item())
+    steps = (mean(values.rows(data, range(step * size, step * size + size))) for step in range(STEPS))
     found = json.loads((out / "found.json").read_text())
-    assert found["loss"] == pytest.approx(wanted, rel=1e-4)
+    assert found["loss"] == pytest.approx([*values.sgd(hand, steps)], rel=1e-4)
     with torch.no_grad():
         valid = cl.SampleDataset({**config, "order": "sequential"}, HELD_OUT)
         counted = [i for i in range(HELD_OUT) if valid[i]["loss_mask"].any()]
-        assert found["eval_loss"] == pytest.approx([mean(losses_of, hand, valid, counted).item()], rel=1e-4)
+        assert found["eval_loss"] == pytest.approx([mean(values.rows(valid, counted)).item()], rel=1e-4)
     for ours, theirs in zip(torch.load(out / "student.pt"), hand.parameters(), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
@@ -121,14 +95,10 @@ def test_a_step_without_labels_trains_nothing(tmp_path, config):
 
     tokens = cl.open_dataset(config["datasets"]["a"]["path"]).num_tokens
     data = cl.SampleDataset({**config, "exclude": [{"dataset": "a", "tokens": [0, tokens]}]})
-    student, before = model(), [p.detach().clone() for p in model().parameters()]
-    arguments = transformers.TrainingArguments(
-        str(tmp_path / "out"), use_cpu=True, max_steps=1, gradient_accumulation_steps=2, logging_steps=1, report_to=[],
-        disable_tqdm=True, save_strategy="no", logging_nan_inf_filter=False,
-    )  # fmt: skip
-    trainer = ConceptTrainer(
-        student, arguments, train_dataset=data, optimizers=(torch.optim.SGD(student.parameters(), lr=RATE), None)
-    )
+    student, before = Llama(), [p.detach().clone() for p in Llama().parameters()]
+    given = settings(tmp_path / "out", max_steps=1, gradient_accumulation_steps=2, logging_nan_inf_filter=False)
+    optimizer = torch.optim.SGD(student.parameters(), lr=values.RATE)
+    trainer = ConceptTrainer(student, given, train_dataset=data, optimizers=(optimizer, None))
     trainer.train()
     assert trainer.state.log_history[0]["loss"] == 0
     assert all(torch.equal(old, p) for old, p in zip(before, student.parameters(), strict=True))

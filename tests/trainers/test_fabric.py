@@ -6,8 +6,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
-from tests.trainers.by_hand import PACKS, WINDOWS, config_of, mean_loss, rows, write_datasets
-from tests.trainers.values import RATE, Tiny
+from tests.corpora.for_megatron import write_datasets
+from tests.trainers.values import KINDS, RATE, WINDOWS, Tiny, config_of, mean_apart, rows, sgd
 
 fabric = pytest.importorskip("lightning.fabric", reason="lightning is not installed: `make test-trainers` has it")
 
@@ -45,21 +45,17 @@ def train(folder, config, steps, micro, accumulate):
     return losses
 
 
-@pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_losses_are_those_of_a_loop_by_hand_through_a_resume(tmp_path, kind):
-    config = {**config_of(write_datasets(tmp_path), kind, ignore_index=-100)}
-    found = train(tmp_path, config, 3, MICRO, ACCUMULATE)
-    found += train(tmp_path, config, STEPS, MICRO, ACCUMULATE)
-    hand, wanted = Tiny(), []
-    optimizer = torch.optim.SGD(hand.parameters(), RATE)
-    for step in range(STEPS):
+    config = config_of(write_datasets(tmp_path), KINDS[kind], ignore_index=-100)
+    found = [loss for steps in (3, STEPS) for loss in train(tmp_path, config, steps, MICRO, ACCUMULATE)]
+    hand = Tiny()
+
+    def of_step(step):
         parts = [range(first, first + MICRO) for first in range(10 * step, 10 * step + 10, MICRO)]
-        loss = torch.stack([mean_loss(hand, rows(config, part)) for part in parts]).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        wanted.append(loss.item())
-    assert found == pytest.approx(wanted, rel=1e-5)
+        return torch.stack([mean_apart(hand, rows(config, part)) for part in parts]).mean()
+
+    assert found == pytest.approx([*sgd(hand, map(of_step, range(STEPS)))], rel=1e-5)
 
 
 def test_ranks_are_not_shared_among_ranks_once_more(tmp_path):

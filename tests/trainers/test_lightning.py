@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from conceptloader.errors import ConfigError
-from tests.corpora.for_megatron import write_config, write_datasets
 from tests.raises import raises
 
 pl = pytest.importorskip("lightning.pytorch", reason="lightning is not installed: `make test-trainers` has it")
@@ -39,11 +38,6 @@ class Model(pl.LightningModule):
         if self.automatic_optimization:
             return torch.optim.SGD(self.parameters(), lr=0.1)
         return [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in self.layers]
-
-
-@pytest.fixture
-def config(tmp_path):
-    return str(write_config(write_datasets(tmp_path) / "run.yaml", seq_len=16, outputs={"sample_index": True}))
 
 
 def trainer(**options):

@@ -5,46 +5,24 @@ import os
 import re
 from collections import Counter
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
-import yaml
 
 from conceptloader.adapters import RunLog
 from tests.trainers import tables, values
-from tests.trainers.matrix import BATCH, PARTS, SIZES, WITHIN, configs, errors, judge, launches, run, seen
+from tests.trainers.matrix import BATCH, MATRIX, SIZES, configs, errors, judge, launches, run, seen
 
 # The launches of a trainer are made with the first of its tests.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-PACKAGES = {
-    "lightning": "lightning",
-    "pytorch_lightning": "pytorch_lightning",
-    "transformers": "transformers",
-    "accelerate": "accelerate",
-    "olmo": "olmo_core",
-    "torchtitan": "torchtitan",
-}
-# Without the adapter, this way of going on goes wrong: the matrix can see it. (DCP refuses what torchtitan would load.)
-BARE = {"lightning": {"ahead": True}, "transformers": {}, "accelerate": {}, "olmo": {}}
+TRAINERS = MATRIX["trainers"]
 # A trainer of these takes a whole step from the loader at once, and saves between steps.
 WHOLE_STEPS = ("olmo", "torchtitan")
-
-ONE = {"ranks": 1, "accumulate": 2}
-MISUSE = yaml.safe_load(Path(__file__).with_name("misuse.yaml").read_text())
-
-# Launches whose losses and parameters are compared with those of a loop by hand.
-VALUES = {
-    "windows": [{"micro": 3, "accumulate": 2}, {"ranks": 1, "micro": 4, "accumulate": 3}],
-    "packs": [{"ranks": 1, "micro": 3, "accumulate": 4, "steps": 3}],
-}
 VALUED = ("lightning", "transformers", "accelerate")
-_TABLES = {"micro": 4, "accumulate": 2, "steps": 3, "options": {"tables": True}}
-TABLES = {"windows": [_TABLES], "packs": [_TABLES, {**_TABLES, "ranks": 1, "accumulate": 4, "steps": 5}]}
 
 
 def misuse(trainer):
-    return {**MISUSE["every"], **MISUSE[trainer]}
+    return {**MATRIX["misuse"]["every"], **MATRIX["misuse"][trainer]}
 
 
 class Runs:
@@ -59,7 +37,7 @@ class Runs:
             specs = [{k: v for k, v in spec.items() if k != "val"} for spec in specs]
             return launches(folder / part, valid if part == "passes" else config, specs)
 
-        self.parts = {part: made(f"part{k}", of_trainer(trainer, part)) for k, part in enumerate(PARTS)}
+        self.parts = {part: made(f"part{k}", of_trainer(trainer, part)) for k, part in enumerate(MATRIX["parts"])}
         self.misuse = {}
         self.more = {}
         self.bare = []
@@ -71,25 +49,27 @@ class Runs:
 
     def make_more(self, trainer, made, folder):
         for k, (name, case) in enumerate(misuse(trainer).items()):
-            self.misuse[name] = made(f"misuse{k}", [{**ONE, **one} for one in case["launches"]])
-        self.more = {name: made(name, specs) for name, specs in more(trainer).items()}
-        bare = {"bare": True, **BARE.get(trainer, {})}
-        self.bare = made("bare", [bare, bare] if trainer in BARE else [])
+            self.misuse[name] = made(f"misuse{k}", [{"ranks": 1, "accumulate": 2, **one} for one in case["launches"]])
+        self.more = {name: made(name, specs) for name, specs in TRAINERS[trainer].get("more", {}).items()}
+        bare = {"bare": True, **TRAINERS[trainer].get("bare", {})}
+        self.bare = made("bare", [bare, bare] if "bare" in TRAINERS[trainer] else [])
         if trainer in VALUED:
-            for kind, (train, held_out) in values.configs(folder / "values").items():
-                first = {"ranks": 2, **VALUES[kind][0]}
+            for kind, (train, held_out) in values.configs(folder / "values", loss_weight="weight").items():
+                wanted = MATRIX["values"][kind]
+                first = {"ranks": 2, **wanted[0]}
                 options = {"values": kind, "before": (first["micro"], first["ranks"])}
-                specs = [{**spec, "valid": held_out, "options": options} for spec in VALUES[kind]]
+                specs = [{**spec, "valid": held_out, "options": options} for spec in wanted]
                 self.values[kind] = launches(folder / kind, train, specs)
         else:
-            for kind, (train, held_out) in tables.configs(folder / "tables").items():
-                specs = [{**spec, "valid": held_out} if trainer == "torchtitan" else spec for spec in TABLES[kind]]
+            for kind, (train, held_out) in values.configs(folder / "tables").items():
+                more = {"valid": held_out} if trainer == "torchtitan" else {}
+                specs = [{**spec, **more} for spec in MATRIX["tables"][kind]]
                 self.values[kind] = launches(folder / kind, train, specs)
 
 
 def of_trainer(trainer, part):
     """The launches as this trainer can make them; where sizes change in epochs of three steps, with validations."""
-    specs = PARTS[part]
+    specs = MATRIX["parts"][part]
     if trainer in WHOLE_STEPS:
         specs = [{name: value for name, value in spec.items() if name not in ("mid", "ahead")} for spec in specs]
     if part != SIZES:
@@ -100,42 +80,20 @@ def of_trainer(trainer, part):
     return [{**spec, "val": int(trainer != "olmo"), "options": options} for spec in specs]
 
 
-def more(trainer):
-    """Other sizes within an epoch, ends, loops that are left."""
-    found = {}
-    if trainer == "torchtitan":
-        end = {"options": {"num_samples": 12 * 7}}
-        found["sizes"] = [end, {"ranks": 1, "accumulate": 4}, {"options": {"exclude": ["dataloader"]}}]
-    if trainer == "lightning":
-        smaller = {"val": 1, "ranks": 1, "micro": 12, "accumulate": 2, "options": {"num_samples": 204, "epochs": 1}}
-        found["sizes"] = [{"ranks": 1, "micro": 12, "accumulate": 3}, {**smaller, "steps": 6}, {**smaller, "steps": 9}]
-        long = {"val": 1, "ranks": 1, "options": {"epoch_samples": 144, "epochs": 10}}
-        found["sizes in an epoch"] = [{**long, "accumulate": 4}, {**long, "micro": 12, "accumulate": 3, "steps": 6}]
-    if trainer == "accelerate":
-        loops = {**WITHIN, "options": {"loops": 3}}  # and half a step
-        within = {**loops, "ahead": True, "options": {"epoch_samples": 24, "loops": 3}}
-        found["loops"] = [{**loops, "mid": True}, within]
-        found["sizes"] = [{**ONE, "steps": 4, "options": {"num_samples": 46, "last_batch": "partial"}}]
-    if trainer == "olmo":
-        found["sizes"] = [{"options": {"larger_at": 2}}]
-        found["passes"] = [{"micro": 5, "steps": 7, "save_at": 5}, {"ranks": 1, "micro": 10, "steps": 12, "save_at": 7}]
-    return found
-
-
 def there(trainer):
     checkout = trainer == "torchtitan" and "CONCEPTLOADER_TORCHTITAN" in os.environ
-    return checkout or find_spec(PACKAGES[trainer]) is not None
+    return checkout or find_spec(TRAINERS[trainer]["package"]) is not None
 
 
-@pytest.fixture(scope="module", params=list(PACKAGES))
+@pytest.fixture(scope="module", params=list(TRAINERS))
 def runs(request, tmp_path_factory):
     trainer = request.param
     if not there(trainer):
-        pytest.skip(f"{PACKAGES[trainer]} is not installed: `make test-trainers` or `make trainers` has it")
+        pytest.skip(f"{TRAINERS[trainer]['package']} is not installed: `make test-trainers` or `make trainers` has it")
     return Runs(trainer, tmp_path_factory.mktemp(trainer))
 
 
-@pytest.mark.parametrize("part", list(PARTS))
+@pytest.mark.parametrize("part", list(MATRIX["parts"]))
 def test_nothing_is_skipped_or_repeated(runs, part):
     made = runs.parts[part]
     assert errors(made) == [], runs.output[-2000:]

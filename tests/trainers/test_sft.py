@@ -5,15 +5,17 @@ import copy
 import pytest
 import torch
 import transformers
+import yaml
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
+from tests.corpora.for_megatron import write_datasets
 from tests.raises import raises
 from tests.trainers import values
-from tests.trainers.by_hand import PACKS, VOCABULARY, WINDOWS, config_of, mean_loss, rows, write_datasets
-from tests.trainers.run_transformers import Llama
+from tests.trainers.run_transformers import Llama, settings
+from tests.trainers.values import PACKS, VOCABULARY, WINDOWS, config_of, rows
 
 trl = pytest.importorskip("trl", reason="trl is not installed: `make trainers` has it")
 
@@ -26,35 +28,29 @@ def tokenizer():
     return transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="w0", pad_token="w0")
 
 
-def held_out(data):
-    masked = {"masked": {"path": data["datasets"]["masked"]["path"]}}
-    return cl.SampleDataset({**data, "datasets": masked, "order": "sequential"}, HELD_OUT)
+def evaluation(data):
+    return cl.SampleDataset(values.held_out(data), HELD_OUT)
 
 
 def trainer(folder, model, data, more=(), **options):
-    settings = {
-        "per_device_train_batch_size": 4, "gradient_accumulation_steps": 3, "max_steps": STEPS, "use_cpu": True,
-        "learning_rate": values.RATE, "lr_scheduler_type": "constant", "max_grad_norm": 0, "logging_steps": 1,
-        "save_steps": 2, "eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 4, "report_to": [],
-        "gradient_checkpointing": False, "bf16": False, "disable_tqdm": True,
+    sizes = {
+        "per_device_train_batch_size": 4, "gradient_accumulation_steps": 3, "max_steps": STEPS, "save_steps": 2,
+        "save_strategy": "steps", "eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 4,
+        "gradient_checkpointing": False, "bf16": False,
     }  # fmt: skip
     from conceptloader.integrations.transformers_lm import ConceptSFTTrainer
 
     return ConceptSFTTrainer(
-        model, trl.SFTConfig(str(folder), **{**settings, **options}), train_dataset=cl.SampleDataset(data),
-        eval_dataset=held_out(data), processing_class=tokenizer(),
+        model, settings(folder, trl.SFTConfig, **{**sizes, **options}), train_dataset=cl.SampleDataset(data),
+        eval_dataset=evaluation(data), processing_class=tokenizer(),
         optimizers=(torch.optim.SGD(model.parameters(), lr=values.RATE), None), **dict(more),
     )  # fmt: skip
 
 
-def by_hand(model, batch):
-    return mean_loss(lambda ids, places: model(input_ids=ids).logits, batch)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
+@pytest.mark.parametrize("kind", values.KINDS)
 def test_losses_and_parameters_are_those_of_a_loop_by_hand(tmp_path, kind):
-    data = config_of(write_datasets(tmp_path), kind)
+    data = config_of(write_datasets(tmp_path), values.KINDS[kind])
     model = Llama()
     hand = copy.deepcopy(model)
     first = trainer(tmp_path / "out", model, data, max_steps=2)
@@ -64,18 +60,12 @@ def test_losses_and_parameters_are_those_of_a_loop_by_hand(tmp_path, kind):
     log = [line for one in (first, resumed) for line in one.state.log_history]
     logged = {line["step"]: line for line in log if "loss" in line}
     evaluated = {line["step"]: line["eval_loss"] for line in log if "eval_loss" in line}
-
-    optimizer = torch.optim.SGD(hand.parameters(), lr=values.RATE)
-    source = cl.SampleDataset(data)
-    valid = rows(held_out(data))
-    for step in range(1, STEPS + 1):
-        loss = by_hand(hand, rows(source, range((step - 1) * BATCH, step * BATCH)))
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        assert logged[step]["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    source, valid = cl.SampleDataset(data), rows(evaluation(data))
+    losses = (hand.by_hand(rows(source, range(step * BATCH, step * BATCH + BATCH))) for step in range(STEPS))
+    for step, loss in enumerate(values.sgd(hand, losses), 1):
+        assert logged[step]["loss"] == pytest.approx(loss, rel=1e-5)
         with torch.no_grad():
-            assert evaluated[step] == pytest.approx(by_hand(hand, valid).item(), rel=1e-5)
+            assert evaluated[step] == pytest.approx(hand.by_hand(valid).item(), rel=1e-5)
     assert logged[2]["num_tokens"] == 2 * BATCH * source.blend.config.seq_len
     for ours, theirs in zip(resumed.model.parameters(), hand.parameters(), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
@@ -93,20 +83,30 @@ def test_prefixes_let_documents_see_each_other(tmp_path):
             call()
     lora = trainer(tmp_path / "out", Llama(), data, {"peft_config": peft.LoraConfig(task_type="CAUSAL_LM")})
     with torch.no_grad():
-        evaluated = by_hand(Llama(), rows(held_out(data))).item()
+        evaluated = Llama().by_hand(rows(evaluation(data))).item()
     assert lora.evaluate()["eval_loss"] == pytest.approx(evaluated, rel=1e-5)
+
+
+PREPARE = yaml.safe_load("""
+packing: true
+packing_strategy: wrapped
+eval_packing: true
+pad_to_multiple_of: 8
+completion_only_loss: true
+assistant_only_loss: true
+shuffle_dataset: true
+dataset_num_proc: 2
+dataset_text_field: content
+dataset_kwargs: {skip_prepare_dataset: true}
+max_length: 512
+""")
 
 
 def test_options_that_prepare_data_are_refused(tmp_path):
     data = config_of(write_datasets(tmp_path), WINDOWS)
-    options = {
-        "packing": True, "packing_strategy": "wrapped", "eval_packing": True, "pad_to_multiple_of": 8,
-        "completion_only_loss": True, "assistant_only_loss": True, "shuffle_dataset": True, "dataset_num_proc": 2,
-        "dataset_text_field": "content", "dataset_kwargs": {"skip_prepare_dataset": True}, "max_length": 512,
-    }  # fmt: skip
-    for name, value in options.items():
+    for name, value in PREPARE.items():
         with raises(ConfigError, f"SFTConfig.{name}", repr(value)):
             trainer(tmp_path / "out", Llama(), data, **{name: value})
     with raises(ConfigError, "formatting_func", "a function"):
         trainer(tmp_path / "out", Llama(), data, {"formatting_func": str})
-    trainer(tmp_path / "out", Llama(), data, max_length=cl.SampleDataset(data).blend.config.seq_len)
+    trainer(tmp_path / "out", Llama(), data, max_length=data["seq_len"])

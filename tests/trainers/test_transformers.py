@@ -2,7 +2,6 @@
 
 import copy
 import json
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -19,9 +18,11 @@ from tests.corpora.for_megatron import write_config, write_datasets
 from tests.docs import spike
 from tests.raises import raises
 from tests.trainers import values
+from tests.trainers.values import rows, sgd
 
 transformers = pytest.importorskip("transformers")
 from conceptloader.integrations.transformers_lm import ConceptTrainer, collate  # noqa: E402
+from tests.trainers.run_transformers import settings  # noqa: E402
 
 
 class Named(torch.nn.Module):
@@ -62,9 +63,8 @@ def make(data, tmp_path_factory):
     out = str(tmp_path_factory.mktemp("out"))
 
     def trainer(model=None, arguments=(), **options):
-        settings = transformers.TrainingArguments(out, use_cpu=True, report_to=[], max_steps=1, disable_tqdm=True,
-            save_strategy="no", **dict(arguments))  # fmt: skip
-        return ConceptTrainer(model or torch.nn.Linear(1, 1), settings, **{"train_dataset": data(), **options})
+        given = settings(out, **{"max_steps": 1, **dict(arguments)})
+        return ConceptTrainer(model or torch.nn.Linear(1, 1), given, **{"train_dataset": data(), **options})
 
     return trainer
 
@@ -136,32 +136,25 @@ def compare(folder, model, train, valid, loss=plain_loss, options=(), **more):
     hand = copy.deepcopy(model).float()
     if hand.config._attn_implementation.startswith("flash"):
         hand.config._attn_implementation = "sdpa"
-    settings = {"max_steps": 2, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "logging_steps": 1,
-        "eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 4, "eval_on_start": True, "seed": 1,
-        "save_strategy": "no", "use_cpu": True, "report_to": [], "disable_tqdm": True, "max_grad_norm": 0,
-        "lr_scheduler_type": "constant", "learning_rate": 0.1}  # fmt: skip
-    arguments = transformers.TrainingArguments(str(folder), **{**settings, **dict(options)})
-    trainer = ConceptTrainer(model, arguments, train_dataset=train, eval_dataset=valid,
+    sizes = {"max_steps": 2, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "seed": 1,
+        "eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 4, "eval_on_start": True}  # fmt: skip
+    trainer = ConceptTrainer(model, settings(folder, **sizes, **dict(options)), train_dataset=train, eval_dataset=valid,
         optimizers=(torch.optim.SGD(model.parameters(), lr=0.1), None), **more)  # fmt: skip
-    assert trainer.evaluate()["eval_loss"] == pytest.approx(by_hand_evaluation(hand, valid, loss), rel=2e-5)
+    before = trainer.evaluate()["eval_loss"]
     trainer.train()
+
+    def evaluated():
+        with torch.no_grad():
+            return float(loss(hand, rows(valid)))
+
+    trained, validated = [], [evaluated()]
+    for value in sgd(hand, (loss(hand, rows(train, range(8 * k, 8 * k + 8))) for k in range(2)), rate=0.1):
+        trained.append(value)
+        validated.append(evaluated())
     log = trainer.state.log_history
-    optimizer = torch.optim.SGD(hand.parameters(), lr=0.1)
-    trained, evaluated = [], [by_hand_evaluation(hand, valid, loss)]
-    for step in range(2):
-        value = loss(hand, cl.collate_fn([train[8 * step + k] for k in range(8)]))
-        value.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        trained.append(value.item())
-        evaluated.append(by_hand_evaluation(hand, valid, loss))
     assert [line["loss"] for line in log if "loss" in line] == pytest.approx(trained, rel=2e-5)
-    assert [line["eval_loss"] for line in log if "eval_loss" in line][-3:] == pytest.approx(evaluated, rel=2e-5)
-
-
-def by_hand_evaluation(model, valid, loss):
-    with torch.no_grad():
-        return float(loss(model, cl.collate_fn([valid[k] for k in range(len(valid))])))
+    found = [line["eval_loss"] for line in log if "eval_loss" in line][-3:]
+    assert [before, *found] == pytest.approx([validated[0], *validated], rel=2e-5)
 
 
 def dense(query, key, value, *_, **more):
@@ -287,10 +280,9 @@ def test_a_batch_size_found_by_trial(data, tmp_path, at):
             self.seen += sample_index.tolist()
             return {"loss": self.layer(torch.ones(1)).sum()}
 
-    arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=True, report_to=[], max_steps=4,
-        per_device_train_batch_size=8, disable_tqdm=True, save_strategy="no", auto_find_batch_size=True)  # fmt: skip
+    given = settings(tmp_path, max_steps=4, per_device_train_batch_size=8, auto_find_batch_size=True)
     model = Model()
-    trainer = ConceptTrainer(model, arguments, train_dataset=data("indexed"), model_inputs=["sample_index"])
+    trainer = ConceptTrainer(model, given, train_dataset=data("indexed"), model_inputs=["sample_index"])
     if at:
         with raises(ConfigError, "auto_find_batch_size", "16 samples", fix="per_device_train_batch_size"):
             trainer.train()
@@ -327,36 +319,19 @@ def test_names_of_tensors(make, data):
         make(train_dataset=plain, model_inputs="random")
     with raises(ConfigError, "train_dataset", "num_samples of 3", "at least one step, 8 samples"):
         make(train_dataset=data(samples=3)).get_train_dataloader()
-    batch = next(iter(make(train_dataset=weighted, model_inputs=["loss_weight"]).get_train_dataloader()))
-    assert torch.equal(batch["loss_weight"], (batch["shift_labels"] % 5).float())
 
 
 def test_losses_of_samples(tmp_path, monkeypatch, capsys):
-    """Each is that of the model alone; their mean over a step is the loss that the Trainer logs. The documents of a
-    spike are found by the page's commands."""
+    """Their mean over a step is the loss that the Trainer logs. The documents of a spike are found by the page's
+    commands."""
     config = spike.write_corpus(tmp_path / "data", monkeypatch)
     Path("run.yaml").write_text(json.dumps({**config, "outputs": {"mask_document_boundaries": True}}))
-    settings = transformers.TrainingArguments(
-        "checkpoints", use_cpu=True, report_to=[], max_steps=spike.STEPS, disable_tqdm=True, logging_steps=1,
-        per_device_train_batch_size=8, gradient_accumulation_steps=2, learning_rate=0.05, save_strategy="no",
-        lr_scheduler_type="constant",
-    )  # fmt: skip
-    model = causal(vocab_size=257)
-    first = copy.deepcopy(model)
-    trainer = ConceptTrainer(model, settings, train_dataset=cl.SampleDataset("run.yaml"))
+    sizes = {"max_steps": spike.STEPS, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}
+    given = settings("checkpoints", **sizes, learning_rate=0.05)
+    trainer = ConceptTrainer(causal(vocab_size=257), given, train_dataset=cl.SampleDataset("run.yaml"))
     trainer.train()
     run = open_run(log="checkpoints")
     means = "select sum(loss) / sum(tokens) as mean from losses group by step order by step"
     logged = [line["loss"] for line in trainer.state.log_history if "loss" in line]
     assert query(run, means, steps=(0, spike.STEPS))["mean"].to_pylist() == pytest.approx(logged, rel=1e-3)
-    loader = cl.make_dataloader(replace(cl.load_config("run.yaml"), metrics=False), micro_batch_size=spike.BATCH)
-    batch = next(iter(loader))
-    with torch.no_grad():
-        logits = first(input_ids=batch["input_ids"]).logits
-    mask = batch["loss_mask"]
-    losses = cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none") * mask
-    rows = query(run, "select sample, loss, tokens from losses order by sample", steps=(0, 1)).to_pylist()
-    assert [row["sample"] for row in rows] == batch["sample_index"].tolist()
-    assert [row["loss"] for row in rows] == pytest.approx(losses.sum(1).tolist(), rel=1e-4)
-    assert [row["tokens"] for row in rows] == mask.sum(1).tolist()
     spike.find_documents(capsys)

@@ -5,8 +5,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import conceptloader as cl
+from tests.corpora.for_megatron import write_datasets
 from tests.trainers import values
-from tests.trainers.by_hand import PACKS, WINDOWS, config_of, rows, write_datasets
+from tests.trainers.values import KINDS, config_of, rows
 
 
 @pytest.fixture(scope="module")
@@ -20,23 +21,10 @@ def with_weights(model, batch):
     return cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none") * batch["loss_weight"]
 
 
-@pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
-def test_attention_within_documents(folder, kind):
-    """The masks of docs/pytorch.md give what each document gives by itself; without documents they do not."""
-    with cl.make_dataloader(config_of(folder, kind, cu_seqlens=True), micro_batch_size=8) as loader:
-        batch = next(iter(loader))
-    positions, tiny = batch["position_ids"], values.Tiny()
-    by_itself = values.apart(tiny, batch)
-    assert torch.allclose(tiny(batch["input_ids"], positions), by_itself, atol=1e-5)
-    assert torch.equal(batch["cu_seqlens"][:-1].long(), (positions.flatten() == 0).nonzero().flatten())
-    tiny.documents = torch.zeros_like
-    assert (tiny(batch["input_ids"], positions) - by_itself).abs().max() > 0.1
-
-
-@pytest.mark.parametrize("kind", [WINDOWS, PACKS], ids=["windows", "packs"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_training_with_masks_weights_and_accumulation(folder, kind):
     """Steps of three micro batches, on two ranks whose gradients are averaged: with `total`, each token weighs 1."""
-    config = config_of(folder, kind, loss_weight={"name": "weight", "missing": 1})
+    config = config_of(folder, KINDS[kind], loss_weight="weight")
     batches = [
         iter(cl.make_dataloader(config, dp_rank=rank, dp_size=2, micro_batch_size=2, global_batch_size=12))
         for rank in (0, 1)

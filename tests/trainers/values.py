@@ -1,47 +1,69 @@
-"""Losses and parameters that a trainer has to reach: a loop written by hand over single samples, with no adapter."""
+"""Losses and parameters that a trainer has to reach: a loop written by hand over single samples, with no adapter.
+
+What the samples are, tests/oracle shows.
+"""
 
 import copy
 import json
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import torch
+import yaml
 from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 import conceptloader as cl
-from tests.corpora.for_megatron import write_config, write_datasets
+from tests.corpora.for_megatron import write_datasets
 
-RATE = 0.5
+VOCABULARY, SEQ_LEN, RATE = 256, 16, 0.5
 HELD_OUT = 9  # samples of a validation: of 2 ranks with batches of 4, one has none in the last
-Loss = Callable[[Any, dict[str, Any]], torch.Tensor]
+WINDOWS = {"outputs": {"position_ids": "document", "mask_document_boundaries": True, "loss_on_eos": False}}
+PACKS = {"packing": {"bins": 4}}
+KINDS = {"windows": WINDOWS, "packs": PACKS}
 
 
-def configs(folder):
-    """Kind of samples -> configurations of training and validation. Windows have weights and tokens without loss."""
-    folder.mkdir()
+def config_of(folder, kind, **outputs):
+    """Of `code` and `web` in `folder`, of whose tokens a fifth is not trained on."""
+    datasets = {name: {"path": str(folder / name), "weight": 1 + (name == "code")} for name in ("code", "web")}
+    exclude = [{"dataset": name, "tokens": [at, at + 40]} for name in datasets for at in range(100, 3000, 200)]
+    outputs = {**kind.get("outputs", {}), **outputs}
+    return {"seq_len": SEQ_LEN, "datasets": datasets, "exclude": exclude, **kind, "outputs": outputs}
+
+
+def held_out(config):
+    """For an evaluation: samples of `code` alone, each once."""
+    code = {"path": config["datasets"]["code"]["path"], "split": [0, 0.3]}
+    exclude = [one for one in config["exclude"] if one["dataset"] == "code"]
+    return {**config, "datasets": {"code": code}, "exclude": exclude, "order": "sequential"}
+
+
+def configs(folder, **windows):
+    """Kind of samples -> paths of its configurations for training and for evaluation. windows: outputs of theirs."""
     write_datasets(folder)
-    windows = {
-        "position_ids": "document",
-        "mask_document_boundaries": True,
-        "loss_on_eos": False,
-        "loss_weight": "weight",
-    }
-    kinds = {
-        "windows": {"outputs": windows, "exclude": [{"dataset": "code", "tokens": [100, 200]}]},
-        "packs": {"packing": {"bins": 8}},
-    }
-    for kind, options in kinds.items():
-        write_config(folder / f"{kind}.yaml", seq_len=48, **options)
-        write_config(
-            folder / f"{kind}-valid.yaml",
-            seq_len=48,
-            order="sequential",
-            datasets={"code": {"path": "code"}},
-            **options,
-        )
-    return {kind: (str(folder / f"{kind}.yaml"), str(folder / f"{kind}-valid.yaml")) for kind in kinds}
+    found = {}
+    for name, kind in KINDS.items():
+        train = config_of(folder, kind, **(windows if kind is WINDOWS else {}))
+        paths = folder / f"{name}.yaml", folder / f"{name}-valid.yaml"
+        for path, config in zip(paths, (train, held_out(train)), strict=True):
+            path.write_text(yaml.safe_dump(config))
+        found[name] = str(paths[0]), str(paths[1])
+    return found
+
+
+def rows(source, samples=None):
+    """A batch of these samples of a configuration, or of all, by their index."""
+    data = source if isinstance(source, cl.SampleDataset) else cl.SampleDataset(source)
+    return dict(cl.collate_fn(data.__getitems__([*(range(len(data)) if samples is None else samples)])))
+
+
+def sgd(model, losses, rate=RATE):
+    """Trains on losses, each of which is made when the step before has ended; gives their values."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    for loss in losses:
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.item()
 
 
 class Tiny(nn.Module):
@@ -96,8 +118,8 @@ def mean(logits, batch):
     return total / count if count else total
 
 
-def mean_apart(model, batch):
-    return mean(apart(model, batch), batch)
+def mean_apart(forward, batch):
+    return mean(apart(forward, batch), batch)
 
 
 def by_hand(model, launch, loss, alike):
@@ -105,21 +127,19 @@ def by_hand(model, launch, loss, alike):
 
     alike: of a step, the mean of the means of its micro batches; else that over all its tokens.
     """
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    data, held_out = cl.SampleDataset(launch.config), cl.SampleDataset(launch.valid)
-    trained, validated = [], []
-    for step in range(launch.steps):
+    data, valid = cl.SampleDataset(launch.config), rows(launch.valid, range(HELD_OUT))
+
+    def of_step(step):
         samples = torch.arange(step * launch.batch, (step + 1) * launch.batch)
         micro, ranks = (launch.micro, launch.ranks) if step >= launch.first else launch.options["before"]
         parts = samples.view(-1, micro, ranks).mT.reshape(-1, micro) if alike else samples[None]
-        values = [loss(model, cl.collate_fn([data[int(i)] for i in part])) for part in parts]
-        value = torch.stack(values).mean()
-        value.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        trained.append(value.item())
+        return torch.stack([loss(model, rows(data, part.tolist())) for part in parts]).mean()
+
+    trained, validated = [], []
+    for value in sgd(model, map(of_step, range(launch.steps))):
+        trained.append(value)
         with torch.no_grad():
-            validated.append(float(loss(model, cl.collate_fn([held_out[i] for i in range(HELD_OUT)]))))
+            validated.append(float(loss(model, valid)))
     return trained, validated
 
 

@@ -1,5 +1,6 @@
 """Dealing the samples of a step: a permutation, equal on all ranks, close to the best there is."""
 
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -32,6 +33,9 @@ def test_every_sample_of_a_step_is_dealt_once_and_found_where_it_is(data):
         found = [plan.micro_batches(step, rank) for rank in range(ranks)]
         samples = np.concatenate([np.concatenate(mine) for mine in found]).astype(int)
         assert sorted(samples.tolist()) == list(range(start, stop))
+        if stop - start < size:  # which is not dealt
+            plain = [replace(plan, balance=None).micro_batches(step, rank) for rank in range(ranks)]
+            assert [[*map(list, mine)] for mine in found] == [[*map(list, mine)] for mine in plain]
         for rank, mine in enumerate(found):
             for number, one in enumerate(mine):
                 for slot, sample in enumerate(one.tolist()):

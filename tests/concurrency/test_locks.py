@@ -5,6 +5,7 @@ import fcntl
 import json
 import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -110,9 +111,17 @@ def test_a_complete_dataset_needs_no_lock(tmp_path, source, monkeypatch):
     assert main(command(source, out)) == 0
 
 
+COMMANDS = """
+build {source} --tokenizer bytes
+annotate {ds} {source} --track new
+adopt {tokens} --dtype uint16
+subset {ds} {ds}
+"""
+
+
 @pytest.mark.parametrize("kind", ["a file", "a link to nowhere", "below a file"])
-@pytest.mark.parametrize("name", ["build", "annotate", "adopt", "subset"])
-def test_out_is_taken(tmp_path, source, capsys, name, kind):
+@pytest.mark.parametrize("words", COMMANDS.strip().splitlines())
+def test_out_is_taken(tmp_path, source, capsys, words, kind):
     taken = tmp_path / "taken"
     if kind == "a link to nowhere":
         taken.symlink_to(tmp_path / "nowhere")
@@ -122,13 +131,8 @@ def test_out_is_taken(tmp_path, source, capsys, name, kind):
     ds, tokens = tmp_path / "ds", tmp_path / "tokens.bin"
     assert main(command(source, ds)) == 0
     tokens.write_bytes(bytes(100))
-    more = {
-        "build": [source, "--tokenizer", "bytes"],
-        "annotate": [ds, source, "--track", "new"],
-        "adopt": [tokens, "--dtype", "uint16"],
-        "subset": [ds, ds],
-    }[name]
-    assert main([name, *map(str, more), "--out", str(out)]) in (1, 2)
+    words = shlex.split(words.format(source=source, ds=ds, tokens=tokens))
+    assert main([*words, "--out", str(out)]) in (1, 2)
     assert str(taken) in capsys.readouterr().err
     assert taken.is_symlink() or taken.read_text() == "precious"
 

@@ -1,11 +1,9 @@
-"""A corpus, and a build of it by datatrove's local executor, importable in worker processes; as a script: one task."""
+"""A corpus for builds by datatrove; as a script: one task."""
 
 import json
 import sys
 
-from datatrove.executor import LocalPipelineExecutor
-
-from conceptloader.integrations.datatrove_lib import ConceptBuild, ConceptBuildFinish
+from conceptloader.integrations.datatrove_lib import ConceptBuild
 
 TASKS = 3
 OPTIONS = {
@@ -29,23 +27,6 @@ def write_corpus(folder, documents=60):
         lines = [json.dumps(record(number)) + "\n" for number in range(part, documents, 4)]
         (folder / f"{part}.jsonl").write_text("".join(lines))
     return folder
-
-
-def build(corpus, folder, tasks=TASKS, workers=1, **options):
-    """A build in folder/ds, with datatrove's logs in folder/logs."""
-    out, options = folder / "ds", {**OPTIONS, **options}
-    first = LocalPipelineExecutor(
-        [ConceptBuild(corpus, out, **options)],
-        tasks=tasks,
-        workers=workers,
-        logging_dir=str(folder / "logs" / "build"),
-        start_method="fork",
-    )
-    last = LocalPipelineExecutor(
-        [ConceptBuildFinish(corpus, out, **options)], logging_dir=str(folder / "logs" / "finish"), depends=first
-    )
-    last.run()
-    return out
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
-"""Builds by datatrove's local executor: tasks, workers, restarts and kills change no byte, and no line is lost."""
+"""Builds by datatrove's steps: tasks, restarts and kills change no byte."""
 
-import json
 import os
 import signal
 import subprocess
@@ -51,29 +50,6 @@ def test_a_killed_task_and_two_attempts_of_one_leave_it_whole(corpus, expected, 
     assert content(out) == expected
     ConceptBuild(corpus, out, **steps.OPTIONS).run(rank=0, world_size=2)  # a task of a dataset that is complete
     assert content(out) == expected
-
-
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        (b"\xef\xbb\xbf", None),  # a byte order mark, before the rest
-        (b'{"id": "x", "text": "a", "score": NaN}\n', "NaN"),
-        (b'{"id": "x", "text": "\xff"}\n', "UTF-8"),
-        (b'{"id": "x", "te\n', ""),
-    ],
-)
-def test_no_line_is_skipped(tmp_path, line, problem):
-    """As datatrove's JsonlReader does, with a line in its log."""
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    rest = "".join(json.dumps(steps.record(number)) + "\n" for number in range(5)).encode()
-    (folder / "a.jsonl").write_bytes(line + rest)
-    if problem is None:
-        assert cl.open_dataset(steps.build(folder, tmp_path)).num_documents == 5
-        return
-    with raises(InputError, "a.jsonl", problem):
-        steps.build(folder, tmp_path)
-    assert not (tmp_path / "ds" / "manifest.json").exists()
 
 
 def test_the_last_step_checks_what_all_tasks_wrote(tmp_path):

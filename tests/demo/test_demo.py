@@ -4,6 +4,7 @@ import importlib
 import math
 
 import pytest
+import yaml
 
 
 @pytest.fixture
@@ -29,20 +30,23 @@ def launches(proof):
     return made
 
 
-@pytest.mark.parametrize("change", ["nothing", "tokens", "window", "a step twice", "a sample missing", "another step"])
+# What becomes of the last line: the lines in its place, with what they have otherwise.
+CHANGES = yaml.safe_load("""
+nothing: [{}]
+tokens: [{checksums: ["6", x]}]
+window: [{windows: [6, 6]}]
+a step twice: [{}, {}]
+a sample missing: []
+another step: [{step: 4}]
+""")
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_the_proof_fails_when_it_should(demo, change):
     proof = importlib.import_module("proof")
     made = launches(proof)
     line = made[1].lines.pop()
-    changed = {
-        "nothing": [line],
-        "tokens": [{**line, "checksums": ["6", "x"]}],
-        "window": [{**line, "windows": [6, 6]}],
-        "a step twice": [line, line],
-        "a sample missing": [],
-        "another step": [{**line, "step": 4}],
-    }[change]
-    made[1].lines.extend(changed)
+    made[1].lines.extend({**line, **more} for more in CHANGES[change])
     if change == "nothing":
         assert proof.check_record(made, PLANNED, ["a"], BATCH) == 2
         assert proof.mean_loss(made, "loss", 1, 3) == 1.5

@@ -37,13 +37,6 @@ class Finished:
     taken: dict[int, list[dict[str, list[int]]]]
     given: dict[int, list[dict[str, list[int]]]]
 
-    @property
-    def errors(self):
-        """What the processes said last, without torchrun's own summary."""
-        lines = self.output.splitlines()
-        by_rank = [[line for line in lines if line.startswith(f"[rank{rank}]")][-15:] for rank in range(8)]
-        return "\n".join(line for last in by_rank for line in last) or "\n".join(lines[-40:])
-
     def samples(self, rank):
         """Sample indices of each micro batch that a process took."""
         return [line["sample_index"] for line in self.taken.get(rank, [])]

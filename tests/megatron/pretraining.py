@@ -35,10 +35,10 @@ class Layout:
     def micro_batches(self):
         return BATCH // self.micro_batch // self.dp_size
 
-    def planned(self, rank, first=0, begin=0):
-        """Samples of each micro batch of steps first..STEPS of process `rank`, of a run from sample `begin` on."""
+    def planned(self, rank, first=0, begin=0, stop=STEPS):
+        """Samples of each micro batch of steps first..stop of process `rank`, of a run from sample `begin` on."""
         partition = Partition(micro_batch_size=self.micro_batch, dp_size=self.dp_size, scheme="contiguous")
-        steps = range(begin + first * BATCH, begin + STEPS * BATCH, BATCH)
+        steps = range(begin + first * BATCH, begin + stop * BATCH, BATCH)
         return [row for start in steps for row in partition.samples(start, start + BATCH, rank % self.dp_size).tolist()]
 
 
@@ -104,7 +104,7 @@ class Pretrain:
             command, self.folder / name, processes=layout.processes, checkout=self.checkout, kill_after=kill_after,
             nodes=nodes,
         )  # fmt: skip
-        assert (run.returncode == 0) == (not refused and not kill_after), run.errors
+        assert (run.returncode == 0) == (not refused and not kill_after), run.output[-4000:]
         assert refused in run.output
         return run
 
@@ -119,9 +119,14 @@ class Pretrain:
         self("first", layout, *more, save="a", stop=SAVED, **first)
         rest = self("rest", layout, *more, save="a", **options)
         same_losses(rest, whole)
-        for rank in layout.readers:
-            assert rest.samples(rank) == layout.planned(rank, SAVED)
+        as_planned(rest, layout, SAVED)
         return rest
+
+
+def as_planned(run, layout, first=0):
+    """Each reader has taken its samples of the steps from `first` on."""
+    for rank in layout.readers:
+        assert run.samples(rank) == layout.planned(rank, first)
 
 
 def same_losses(resumed, whole, first=SAVED + 1, rounding=0.0):

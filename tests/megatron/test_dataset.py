@@ -69,7 +69,6 @@ def test_splits(tmp_path):
     config = dataset_config(16)
     data = data_of(path, config, [100, 20, 0], split="80,20,0")
     train, valid, test = data.datasets()
-    assert isinstance(train.__len__(), int)
     assert (len(train), len(valid), test) == (100, 20, None)
     assert train.index_split.name == "train"
     full = data_of(path, config, [100, None, 0], split="80,20,0").datasets()[1]

@@ -13,7 +13,18 @@ import conceptloader as cl
 from conceptloader.config import load_config, open_blend
 from conceptloader.order.progress.runlog import RunLog
 from tests.corpora.for_megatron import write_config
-from tests.megatron.pretraining import ALONE, BATCH, DP2, PP2, SAVED, STEPS, Layout, needs_checkout, same_losses
+from tests.megatron.pretraining import (
+    ALONE,
+    BATCH,
+    DP2,
+    PP2,
+    SAVED,
+    STEPS,
+    Layout,
+    as_planned,
+    needs_checkout,
+    same_losses,
+)
 
 pytestmark = needs_checkout
 
@@ -38,8 +49,7 @@ def test_kill_and_resume(pretrain, name, config, tmp_path):
     whole = train("whole", save="a")
     assert sorted(whole.losses) == list(range(1, STEPS + 1))
     assert sorted(whole.taken) == list(layout.readers)
-    for rank in layout.readers:
-        assert whole.samples(rank) == layout.planned(rank)
+    as_planned(whole, layout)
     order = open_blend(load_config(config).with_seq_len(64)).order
     for line in whole.taken[0]:
         assert line["dataset_id"] == order.sample_many(np.array(line["sample_index"]))[0].tolist()
@@ -48,8 +58,7 @@ def test_kill_and_resume(pretrain, name, config, tmp_path):
     assert STEPS not in killed.losses
     resumed = train("resumed", save="b")
     same_losses(resumed, whole)
-    for rank in layout.readers:
-        assert resumed.samples(rank) == layout.planned(rank, SAVED)
+    as_planned(resumed, layout, SAVED)
     assert starts(tmp_path / "b") == [(0, 0), (SAVED, SAVED * BATCH)]
 
 
@@ -71,7 +80,7 @@ def test_nodes_with_paths_of_their_own(pretrain, data, tmp_path):
     train("first", DP2, save="a", stop=SAVED, nodes=disks[:2])
     rest = train("rest", ALONE, save="a", nodes=disks[2:])
     same_losses(rest, whole)
-    assert rest.samples(0) == ALONE.planned(0, SAVED)
+    as_planned(rest, ALONE, SAVED)
     train("lost", ALONE, refused="datasets.code.path: found ${DISK}, an environment variable that is unset here")
     shutil.rmtree(Path(disks[1]["DISK"], "web"))
     shutil.copytree(Path(disks[1]["DISK"], "code"), Path(disks[1]["DISK"], "web"))
@@ -98,8 +107,7 @@ def test_other_sizes_on_resume(pretrain, config):
     for name, layout in {"dp1": ALONE, "mbs1": Layout(dp_size=2, micro_batch=1, readers=(0, 1))}.items():
         resumed = train(name, layout, save=f"{name}-out", load="a")
         same_losses(resumed, whole, rounding=1e-6 if name == "mbs1" else 0.0)
-        for rank in layout.readers:
-            assert resumed.samples(rank) == layout.planned(rank, SAVED)
+        as_planned(resumed, layout, SAVED)
 
 
 @pytest.mark.parametrize("kind", ["torch_dist", "torch"])
@@ -155,4 +163,4 @@ def test_changed_past_is_refused_before_anything_is_read(pretrain, config, data)
     pretrain("accepted", ALONE, *accepted, save="b", load="a", stop=5, config=other)
     ahead = write_config(data / "ahead.yaml", phases=[{"at": 5 * BATCH, "weights": half}])
     run = pretrain("ahead", ALONE, save="c", load="a", config=ahead)
-    assert run.samples(0) == ALONE.planned(0, SAVED)
+    as_planned(run, ALONE, SAVED)

@@ -27,19 +27,21 @@ def folder(tmp_path_factory):
     return write_datasets(tmp_path_factory.mktemp("data"))
 
 
-def test_batch_schedules():
-    """With steps of tokens for 10 tokens a sample."""
-    assert batch_schedule(arguments(), 4).rule == ((0, 8),)
-    ramp = arguments(rampup_batch_size=["4", "4", "40"])
-    assert batch_schedule(ramp, 4).rule == ((0, 4), (40, 8))
-    ramp.step_batch_size_schedule = None  # a Megatron that has steps ignores the ramp
-    assert batch_schedule(ramp, 4).rule == ((0, 8),)
-    steps = arguments(step_batch_size_schedule="0:4, 2K:8 1.5M:16", seq_length=10)
-    assert batch_schedule(steps, 4).rule == ((0, 4), (200, 8), (150_000, 16))
+# With steps of tokens for 10 tokens a sample. A Megatron that has steps ignores the ramp.
+SCHEDULES = """
+{} | [[0, 8]]
+{rampup_batch_size: ['4', '4', '40']} | [[0, 4], [40, 8]]
+{rampup_batch_size: ['4', '4', '40'], step_batch_size_schedule: null} | [[0, 8]]
+{step_batch_size_schedule: '0:4, 2K:8 1.5M:16', seq_length: 10} | [[0, 4], [200, 8], [150000, 16]]
+{global_batch_size: 10, decrease_batch_size_if_needed: true} | [[0, 8]]
+"""
+
+
+@pytest.mark.parametrize(("changes", "rule"), cells(SCHEDULES))
+def test_batch_schedules(changes, rule):
+    assert [*map(list, batch_schedule(arguments(**yaml.safe_load(changes)), 4).rule)] == yaml.safe_load(rule)
     with raises(ConfigError, expected="a number"):
         batch_schedule(arguments(step_batch_size_schedule="0:many"), 4)
-    odd = arguments(global_batch_size=10, decrease_batch_size_if_needed=True)
-    assert batch_schedule(odd, 4).rule == ((0, 8),)
 
 
 def test_phase_transitions_count_on():
@@ -72,6 +74,8 @@ def test_states_of_checkpoints(folder):
             data_of(config, rules, consumed=32, saved=damaged)
     with pytest.raises(ResumeError, match=r"--seq-length \(seq_len\): saved 16, now 32, mid-epoch"):
         data_of(config, dataset_config(32), consumed=32, saved=state)
+    with raises(ResumeError, found='accept=["seed"]'):
+        data_of(write_config(folder / "other.yaml", seed=12), rules, consumed=32, saved=state)
     with raises(ConfigError, "seq_len", "64"):
         data_of(write_config(folder / "other.yaml", seq_len=64), rules)
 
@@ -105,8 +109,9 @@ def test_a_missing_state_is_no_sign_of_another_loader_beside_our_run_log(folder,
         start(run_of(), **lost)
     assert start(run_of("log"), **lost).conceptloader == run.data.state(40)
     write_config(config, seed=12)
-    with raises(ResumeError, found="seed: saved 11, now 12"):
+    with raises(ResumeError, found="seed: saved 11, now 12") as refused:
         start(run_of("log"), **lost)
+    assert "--conceptloader-allow-changed seed" in str(refused.value)
     start(run_of("loader"), **lost)
     # What our log does not cover may be of another loader, which is refused as ever, or taken over.
     with raises(ResumeError, found="another loader chose them"):
@@ -210,13 +215,6 @@ def test_weights_need_the_stage_of_the_loss(folder, monkeypatch):
         for stage in ("first", "0"):
             with raises(ConfigError, "outputs.loss_weight", f"with concept stage {stage}"):
                 data_of(config, dataset_config(16), stage=stage)
-    data = yaml.safe_load(config.read_text())
-    del data["outputs"]["loss_weight"]
-    next(iter(data["datasets"].values()))["loss_weight"] = 0.5
-    config.write_text(yaml.safe_dump(data))
-    with raises(ConfigError, "outputs.loss_weight", "with concept stage none"):
-        data_of(config, dataset_config(16), stage="none")
-    assert wanted(load_config(config), concepts=True).outputs.loss_weight == ()
     assert wanted(load_config(config), concepts=False).outputs.loss_weight is None
 
 

@@ -91,12 +91,24 @@ def _read(path):
 
 
 def train(
-    folder, name, *, dataset=None, checkpoints="c", launch=(), path=ROOT, kill=None, refused="", changes=(), **options
+    folder,
+    name,
+    *,
+    dataset=None,
+    checkpoints="c",
+    launch=(),
+    path=ROOT,
+    script=(),
+    kill=None,
+    refused="",
+    changes=(),
+    **options,
 ):
     """The unmodified run_train.py of NANOTRON_SRC in `folder`/`name`, through conceptloader.launch with the options
     `launch`, or without.
 
-    path: a folder of modules for it. options: of `config`, and of the layout. changes: of the config, by dotted keys.
+    path: a folder of modules for it. script: one that runs it. options: of `config`, and of the layout. changes: of the
+    config, by dotted keys.
     """
     sizes = {field.name: options.pop(field.name) for field in fields(Layout) if field.name in options}
     layout = Layout(**sizes)
@@ -108,7 +120,7 @@ def train(
     file = folder / name / "config.yaml"
     file.write_text(yaml.safe_dump(whole, sort_keys=False))
     ours = [] if launch is None else ["-m", "conceptloader.launch", *launch]
-    args = [*ours, str(Path(os.environ["NANOTRON_SRC"]) / "run_train.py"), "--config-file", str(file)]
+    args = [*ours, *script, str(Path(os.environ["NANOTRON_SRC"]) / "run_train.py"), "--config-file", str(file)]
     return torchrun(folder / name, layout, args, kill=kill, path=[str(path)], refused=refused)
 
 

@@ -36,19 +36,10 @@ def pointers(monkeypatch):
 
 
 def batch():
-    tokens = np.arange(2 * 9).reshape(2, 9)
-    mask = np.ones((2, 8), np.float32)
-    mask[0, 3] = 0
-    return {
-        "input_ids": tokens[:, :-1],
-        "labels": tokens[:, 1:],
-        "loss_mask": mask,
-        "position_ids": np.tile(np.arange(8), (2, 1)),
-        "document_ids": tokens[:, :-1],
-        "concepts_ids": np.arange(2 * 3 * 4).reshape(2, 3, 4),
-        "concepts_span_index": np.zeros((2, 8), np.int32),
-        "max_seqlen": 8,
-    }
+    names = "input_ids", "labels", "position_ids", "document_ids", "concepts_span_index"
+    arrays = {name: np.arange(16).reshape(2, 8) + k for k, name in enumerate(names)}
+    mask, ids = np.arange(16, dtype=np.float32).reshape(2, 8) % 5, np.arange(24).reshape(2, 3, 4)
+    return {**arrays, "loss_mask": mask, "concepts_ids": ids, "max_seqlen": 8}
 
 
 def collator(rank, stages, position_ids, model_inputs):

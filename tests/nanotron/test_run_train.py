@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
@@ -77,14 +76,9 @@ def begun(tmp_path, trained):
         shutil.copy(log, target)
 
 
-def test_restarted_within_the_process(tmp_path, dataset, oracle, trained):
+def test_restarted_within_the_process(train, tmp_path, oracle, trained):
     """Before a checkpoint and behind one: samples, losses and the state in later checkpoints as if nothing had been."""
-    layout = support.Layout(dp=2)
-    config = support.config(tmp_path / "c", dataset, layout, resume=True)
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    script = str(Path(os.environ["NANOTRON_SRC"]) / "run_train.py")
-    restarts = str(Path(__file__).with_name("restarts.py"))
-    result = support.torchrun(tmp_path, layout, ["-m", "conceptloader.launch", restarts, script, "config.yaml"])
+    result = train("run", dp=2, resume=True, script=[str(Path(__file__).with_name("restarts.py"))])
     assert result.output.count("RESTARTS") == 4
     assert_seen(result, oracle, range(1, 7))
     assert result.losses() == trained[1].losses()

@@ -134,13 +134,10 @@ def test_data_that_the_run_cannot_take(dataset, tmp_path):
         stage(dataset, vocabulary=128)
     members = dataset["datasets"]
     limited = {**dataset, "datasets": {**members, "math": {**members["math"], "max_epochs": 1}}}
-    assert stage(limited, steps=25).report(200)["math"]["samples"] in (19, 20, 21)
     state = trained(stage(limited), 160).state()
     stage(limited, state, consumed=160, step=20, steps=25)  # the steps that are left
     with raises(ConfigError, "max_epochs"):
         stage(limited, state, consumed=160, step=20, steps=38)
-    with raises(ConfigError, "max_epochs"):
-        stage(limited, state, consumed=160, step=20, steps=25).set_weights({"math": 1})
 
 
 def test_state_survives_the_file_and_damage_is_found(dataset, tmp_path):

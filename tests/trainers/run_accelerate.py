@@ -6,7 +6,6 @@ from typing import Any
 import torch
 import torch._dynamo  # which optimizers import; here, once for all launches
 from accelerate import Accelerator
-from torch import nn
 from torch.utils.data import DataLoader
 
 import conceptloader as cl
@@ -16,13 +15,14 @@ from tests.trainers.ahead import Ahead
 
 
 def train(launch):
+    """As docs/trainers/lightning.md trains. With an option `values` it evaluates after each step, too."""
     options = dict(launch.options)
-    plain, skip, wrapped, loops = (options.pop(name, False) for name in ("plain", "skip", "wrapped", "loops"))
+    names = "plain", "skip", "wrapped", "loops", "values", "before"
+    plain, skip, wrapped, loops, valued, _ = (options.pop(name, False) for name in names)
     loops = loops or -1  # micro batches after which one is left
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=launch.accumulate)
-    model = nn.Sequential(nn.Embedding(1000, 4), nn.Linear(4, 1000))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model, optimizer = accelerator.prepare(model, optimizer)
+    tiny = values.Tiny()
+    model, optimizer = accelerator.prepare(tiny, torch.optim.SGD(tiny.parameters(), lr=values.RATE))
     loader: Any
     if launch.bare:
         loader = cl.make_dataloader(
@@ -41,17 +41,35 @@ def train(launch):
     if launch.resume:
         accelerator.load_state(launch.path / "state")
         first = launch.first if launch.bare else loader.steps
+
+    def losses_of(model, batch):
+        return values.weighted(model(batch["input_ids"], batch["position_ids"]), batch)
+
+    def evaluated():
+        mean, size = cl.TokenMean(), values.eval_batch(launch)
+        held_out = AcceleratedEvaluation(accelerator, launch.valid, micro_batch_size=size, num_samples=values.HELD_OUT)
+        with torch.no_grad():
+            for rows in held_out:
+                mean.add(losses_of(tiny, rows), rows)
+        return mean.finish()
+
     step, before = first, accelerator.step
+    losses, validated, step_losses = [], [], []
     while step < launch.steps:  # a loop for each epoch, and after each break
         for number, batch in enumerate(Ahead(loader) if launch.ahead else loader):
             if number == loops:
                 break
             launch.record(step, batch["sample_index"])
             with contextlib.nullcontext() if plain else accelerator.accumulate(model):
-                loss = nn.functional.cross_entropy(model(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten())
+                loss = cl.token_mean(losses_of(model, batch), batch)
                 accelerator.backward(loss)
                 optimizer.step()
                 optimizer.zero_grad()
+            step_losses.append(loss.detach())
+            if valued and accelerator.sync_gradients:
+                losses.append(float(accelerator.reduce(torch.stack(step_losses).mean(), "mean")))
+                step_losses.clear()
+                validated.append(evaluated())
             step += accelerator.sync_gradients and not plain
             if not launch.bare and not plain:
                 trained = loader.consumed_samples - loader.run.count_start
@@ -62,50 +80,11 @@ def train(launch):
                 accelerator.save_state(launch.path / "state")
             if step == launch.steps:
                 break
-        if launch.valid:
+        if launch.valid and not valued:
             validate(launch, accelerator, step)
     accelerator.wait_for_everyone()
-
-
-def compare_values(launch):
-    """As docs/trainers/lightning.md trains and evaluates, with weights."""
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=launch.accumulate)
-    tiny = values.Tiny()
-    held_out = AcceleratedEvaluation(
-        accelerator, launch.valid, micro_batch_size=values.eval_batch(launch), num_samples=values.HELD_OUT
-    )
-
-    def losses_of(model, batch):
-        return values.weighted(model(batch["input_ids"], batch["position_ids"]), batch)
-
-    model, optimizer = accelerator.prepare(tiny, torch.optim.SGD(tiny.parameters(), lr=values.RATE))
-    loader = accelerator.prepare(AcceleratedLoader(accelerator, launch.config, micro_batch_size=launch.micro))
-    if launch.resume:
-        accelerator.load_state(launch.path / "state")
-    trained, validated, step_losses = [], [], []
-    for batch in loader:
-        with accelerator.accumulate(model):
-            loss = cl.token_mean(losses_of(model, batch), batch)
-            accelerator.backward(loss)
-            optimizer.step()
-            optimizer.zero_grad()
-        step_losses.append(loss.detach())
-        if not accelerator.sync_gradients:
-            continue
-        trained.append(float(accelerator.reduce(torch.stack(step_losses).mean(), "mean")))
-        step_losses.clear()
-        mean = cl.TokenMean()
-        with torch.no_grad():
-            for rows in held_out:
-                mean.add(losses_of(tiny, rows), rows)
-        validated.append(mean.finish())
-        if loader.steps == launch.save_at:
-            accelerator.save_state(launch.path / "state")
-        if loader.steps == launch.steps:
-            break
-    accelerator.wait_for_everyone()
-    if accelerator.is_main_process:
-        values.compare(launch, tiny, values.Tiny(), values.mean_apart, trained, validated, True)
+    if valued and accelerator.is_main_process:
+        values.compare(launch, tiny, values.Tiny(), values.mean_apart, losses, validated, True)
 
 
 def validate(launch, accelerator, step):

@@ -6,7 +6,6 @@ import warnings
 
 import torch
 import torch._dynamo  # which optimizers import; here, once for all launches
-from torch import nn
 
 import conceptloader as cl
 from conceptloader.integrations.lightning_lm import ConceptDataModule
@@ -18,27 +17,42 @@ logging.getLogger(pl.__name__).setLevel(logging.ERROR)
 
 
 class Model(pl.LightningModule):
+    """As docs/trainers/lightning.md trains and evaluates, with weights."""
+
     def __init__(self, launch):
         super().__init__()
-        self.launch = launch
-        self.layers = nn.Sequential(nn.Embedding(1000, 4), nn.Linear(4, 1000))
+        self.launch, self.tiny = launch, values.Tiny()
+        self.trained, self.validated = [], []
 
-    def loss(self, batch):
-        return nn.functional.cross_entropy(self.layers(batch["input_ids"]).flatten(0, 1), batch["labels"].flatten())
+    def losses(self, batch):
+        return values.weighted(self.tiny(batch["input_ids"], batch["position_ids"]), batch)
 
     def training_step(self, batch, index):
         self.launch.record(self.trainer.global_step, batch["sample_index"])
-        return self.loss(batch)
+        loss = cl.token_mean(self.losses(batch), batch)
+        self.log("loss", loss.detach(), on_step=False, on_epoch=True, batch_size=len(batch["labels"]), sync_dist=True)
+        return loss
+
+    def on_validation_epoch_start(self):
+        self.mean = cl.TokenMean()
 
     def validation_step(self, batch, index, dataloader_idx=0):
         self.launch.record(self.trainer.global_step, batch["sample_index"], f"val{dataloader_idx}")
-        self.log("val", self.loss(batch), batch_size=len(batch["input_ids"]), sync_dist=True)
+        self.mean.add(self.losses(batch), batch)
+
+    def on_train_epoch_end(self):
+        self.trained.append(float(self.trainer.callback_metrics.get("loss", 0)))
+
+    def on_validation_epoch_end(self):
+        self.log("val", self.mean.finish(self.device), sync_dist=True)
+        if not self.trainer.sanity_checking:
+            self.validated.append(float(self.trainer.callback_metrics["val"]))
 
     def on_after_batch_transfer(self, batch, dataloader_idx):
         return {k: v for k, v in batch.items() if k != "consumed_samples" or not self.launch.options.get("drop")}
 
     def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+        return torch.optim.SGD(self.parameters(), lr=values.RATE)
 
 
 class Saver(pl.Callback):
@@ -54,71 +68,18 @@ class Saver(pl.Callback):
             (self.launch.path / f"saved{self.launch.number}").touch()
 
 
-class Valued(pl.LightningModule):
-    """As docs/trainers/lightning.md trains and evaluates, with weights."""
-
-    def __init__(self, launch):
-        super().__init__()
-        self.launch, self.tiny = launch, values.Tiny()
-        self.trained, self.validated = [], []
-
-    def losses(self, batch):
-        return values.weighted(self.tiny(batch["input_ids"], batch["position_ids"]), batch)
-
-    def training_step(self, batch, index):
-        loss = cl.token_mean(self.losses(batch), batch)
-        self.log("loss", loss.detach(), on_step=False, on_epoch=True, batch_size=len(batch["labels"]), sync_dist=True)
-        return loss
-
-    def on_validation_epoch_start(self):
-        self.mean = cl.TokenMean()
-
-    def validation_step(self, batch, index):
-        self.mean.add(self.losses(batch), batch)
-
-    def on_train_epoch_end(self):
-        self.trained.append(float(self.trainer.callback_metrics["loss"]))
-
-    def on_validation_epoch_end(self):
-        self.log("val", self.mean.finish(self.device), sync_dist=True)
-        if not self.trainer.sanity_checking:
-            self.validated.append(float(self.trainer.callback_metrics["val"]))
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=values.RATE)
-
-
-def trainer_of(launch, *callbacks, **options):
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    return pl.Trainer(
-        accelerator="cpu", devices=launch.ranks, strategy="ddp" if launch.ranks > 1 else "auto",
-        accumulate_grad_batches=launch.accumulate, max_steps=launch.steps, callbacks=[Saver(launch), *callbacks],
-        **quiet, **options,
-    )  # fmt: skip
-
-
-def compare_values(launch):
-    """Each step is an epoch, with its validation."""
-    model, trainer = Valued(launch), trainer_of(launch, max_epochs=-1)
-    data = ConceptDataModule(
-        launch.config, micro_batch_size=launch.micro, global_batch_size=launch.batch, epoch_samples=launch.batch,
-        val=launch.valid,
-        val_options={"micro_batch_size": values.eval_batch(launch), "num_samples": values.HELD_OUT},
-    )  # fmt: skip
-    trainer.fit(model, datamodule=data, ckpt_path=str(launch.path / "last.ckpt") if launch.resume else None)
-    if trainer.is_global_zero:
-        values.compare(
-            launch, model.tiny, values.Tiny(), values.mean_apart, model.trained, model.validated, True,
-        )  # fmt: skip
-
-
 def train(launch):
-    options = launch.options
+    """With an option `values` each step is an epoch, with its validation."""
+    options, valued = launch.options, "values" in launch.options
     scheduled = [pl.callbacks.GradientAccumulationScheduler({1: 2})] if "scheduled" in options else []
-    trainer = trainer_of(
-        launch, *scheduled, max_epochs=options.get("epochs", -1), num_sanity_val_steps=1,
-        limit_train_batches=options.get("limit"),
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=launch.ranks, strategy="ddp" if launch.ranks > 1 else "auto",
+        accumulate_grad_batches=launch.accumulate, max_steps=launch.steps, callbacks=[Saver(launch), *scheduled],
+        max_epochs=options.get("epochs", -1), num_sanity_val_steps=1, limit_train_batches=options.get("limit"),
+        **quiet,
     )  # fmt: skip
+    model = Model(launch)
     ckpt = str(launch.path / "last.ckpt") if launch.resume else None
     ends = {} if launch.ahead else {"num_samples": options.get("num_samples", launch.batch * 100)}
     if launch.bare:
@@ -127,14 +88,21 @@ def train(launch):
             launch.config, dp_rank=rank, dp_size=launch.ranks, micro_batch_size=launch.micro,
             global_batch_size=launch.batch, **ends,
         )  # fmt: skip
-        trainer.fit(Model(launch), loader, ckpt_path=ckpt)
+        trainer.fit(model, loader, ckpt_path=ckpt)
         return
+    val = {"a": launch.valid, "b": launch.valid} if launch.valid else None
+    val_options, epoch = {"last_batch": "drop"}, options.get("epoch_samples")
+    if valued:
+        val, epoch = launch.valid, launch.batch
+        val_options = {"micro_batch_size": values.eval_batch(launch), "num_samples": values.HELD_OUT}
     data = ConceptDataModule(
         launch.config, micro_batch_size=launch.micro, global_batch_size=options.get("batch", launch.batch),
-        epoch_samples=options.get("epoch_samples"), run_log=launch.out, allow_changed=options.get("allow_changed", ()),
-        val={"a": launch.valid, "b": launch.valid} if launch.valid else None, val_options={"last_batch": "drop"},
-        **ends,
+        epoch_samples=epoch, run_log=launch.out, allow_changed=options.get("allow_changed", ()), val=val,
+        val_options=val_options, **ends,
     )  # fmt: skip
     if "package" in options:  # whose Trainer says this of itself, and assigns itself like this
         data.trainer = type("Trainer", (), {"__module__": options["package"]})()
-    trainer.fit(Model(launch), datamodule=data, ckpt_path=ckpt)
+    trainer.fit(model, datamodule=data, ckpt_path=ckpt)
+    if valued and trainer.is_global_zero:
+        fresh, found = values.Tiny(), (model.trained, model.validated)
+        values.compare(launch, model.tiny, fresh, values.mean_apart, *found, True)

@@ -14,57 +14,12 @@ from olmo_core.nn.transformer import TransformerConfig
 from olmo_core.optim import AdamWConfig
 from olmo_core.train import Duration, TrainerConfig
 from olmo_core.train.callbacks import Callback, CheckpointerCallback
-from olmo_core.train.train_module.train_module import EvalBatchSpec, TrainModule
 from olmo_core.train.train_module.transformer import TransformerDataParallelConfig, TransformerTrainModuleConfig
-from torch import nn
 
 from conceptloader.integrations.olmo_lm import ConceptDataLoader, ConceptDataLoaderConfig
 from tests.trainers.values import SEQ_LEN, VOCABULARY
 
 LOGGED = ("train/CE loss", "optim/total grad norm")
-
-
-class Module(TrainModule):
-    """A small model, trained in micro batches, and a record of what it had."""
-
-    def __init__(self, launch):
-        super().__init__()
-        self.launch = launch
-        self.model = nn.Sequential(nn.Embedding(1000, 4), nn.Linear(4, 1000))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-
-    def eval_batch_spec(self):
-        return EvalBatchSpec(rank_batch_size=64)
-
-    def state_dict(self, *, optim=None):
-        return {"model": self.model.state_dict()}
-
-    def load_state_dict(self, state_dict):
-        self.model.load_state_dict(state_dict["model"])
-
-    def train_batch(self, batch, dry_run=False):
-        if not dry_run:
-            labelled = (batch["labels"] != -100).any(1)  # a last batch is padded
-            self.launch.record(self.trainer.global_step - 1, batch["index"][labelled])
-        for ids, labels in zip(*(batch[k].split(self.launch.micro) for k in ("input_ids", "labels")), strict=True):
-            nn.functional.cross_entropy(self.model(ids).flatten(0, 1), labels.flatten()).backward()
-
-    def eval_batch(self, batch, labels=None):
-        raise NotImplementedError
-
-    def optim_step(self):
-        for parameter in self.model.parameters() if dist.is_initialized() else ():
-            dist.all_reduce(parameter.grad)
-        self.optimizer.step()
-
-    def zero_grads(self):
-        self.optimizer.zero_grad()
-
-    def num_flops_per_token(self, seq_len):
-        return None
-
-    def global_num_flops_in_batch(self, batch):
-        return None
 
 
 @dataclass
@@ -110,9 +65,11 @@ def separate_documents():
     TorchAttentionBackend.forward = of_documents
 
 
-def values(launch):
-    """OLMo-core's own training of a model that stays as it is, and whose attention matters."""
-    separate_documents()
+def trained(launch):
+    """OLMo-core's own training of a model that stays as it is, and a record of what it had. With an option `tables` its
+    attention matters."""
+    if launch.options.get("tables"):
+        separate_documents()
     module = TransformerTrainModuleConfig(
         rank_microbatch_size=launch.micro * SEQ_LEN, max_sequence_length=SEQ_LEN, optim=AdamWConfig(lr=0.0),
         max_grad_norm=1e9, dp_config=TransformerDataParallelConfig(name=DataParallelType.ddp),
@@ -122,6 +79,15 @@ def values(launch):
             parameter *= 20
     if dist.get_rank() == 0:
         torch.save(module.model.state_dict(), os.path.join(launch.out, "model.pt"))
+    train_batch = module.train_batch
+
+    def recording(batch, dry_run=False):
+        if not dry_run:
+            labelled = (batch["labels"] != -100).any(1)  # a last batch is padded
+            launch.record(module.trainer.global_step - 1, batch["index"][labelled])
+        train_batch(batch, dry_run)
+
+    module.train_batch = recording
     return module
 
 
@@ -149,7 +115,7 @@ def train(launch):
                 save_interval=1000, fixed_steps=[launch.save_at], pre_train_checkpoint=False, save_async=False,
             ),
         },
-    ).build(values(launch) if options.get("tables") else Module(launch), loader)  # fmt: skip
+    ).build(trained(launch), loader)  # fmt: skip
     if not launch.resume:
         trainer.load_strategy = "never"
     else:

@@ -2,7 +2,7 @@
 
 import pytorch_lightning
 
-from tests.trainers.run_lightning import compare_values, pl, train
+from tests.trainers.run_lightning import pl, train
 
 assert pl is pytorch_lightning
-__all__ = ["compare_values", "train"]
+__all__ = ["train"]

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+import yaml
 
 from conceptloader.errors import ConfigError
-from tests.raises import raises
+from tests.raises import cells, raises
 
 pl = pytest.importorskip("lightning.pytorch", reason="lightning is not installed: `make test-trainers` has it")
 from conceptloader.integrations.lightning_lm import ConceptDataModule  # noqa: E402
@@ -74,15 +75,16 @@ class Validated(Model):
         self.validated_at.append(self.trainer.global_step)
 
 
-@pytest.mark.parametrize(
-    ("accumulate", "epoch", "saves", "validated_at"),
-    [
-        (2, None, {}, [3]),
-        (1, 8, {}, [2, 4, 6]),
-        (1, 16, {}, [4, 6]),  # the last epoch is a half
-        (1, None, {"every_n_train_steps": 4}, [6]),
-    ],
-)
+# The third one's last epoch is a half.
+ENDS = yaml.safe_load("""
+- [2, null, {}, [3]]
+- [1, 8, {}, [2, 4, 6]]
+- [1, 16, {}, [4, 6]]
+- [1, null, {every_n_train_steps: 4}, [6]]
+""")
+
+
+@pytest.mark.parametrize(("accumulate", "epoch", "saves", "validated_at"), ENDS)
 def test_num_samples_ends_the_run(config, tmp_path, caplog, accumulate, epoch, saves, validated_at):
     """With the Trainer's defaults, checkpoints at the end of epochs among them; once more, and with more samples."""
     held_out = {"seq_len": 16, "order": "sequential", "datasets": {"code": {"path": str(tmp_path / "code")}}}
@@ -110,17 +112,18 @@ def test_num_samples_ends_the_run(config, tmp_path, caplog, accumulate, epoch, s
     assert fit(48, last)[0].seen == list(range(MICRO * accumulate * saved, 48))
 
 
-@pytest.mark.parametrize(
-    ("options", "found", "fix"),
-    [
-        ({"limit_train_batches": 4}, "epochs of 4 micro batches", "set epoch_samples=16"),
-        ({"limit_train_batches": 0.67}, "epochs of 4 micro batches", "set epoch_samples=16"),
-        ({"overfit_batches": 2}, "2", "split"),
-        ({"overfit_batches": 0.5}, "0.5", "split"),
-    ],
-)
+CUTS = """
+{limit_train_batches: 4} | epochs of 4 micro batches | set epoch_samples=16
+{limit_train_batches: 0.67} | epochs of 4 micro batches | set epoch_samples=16
+{overfit_batches: 2} | 2 | split
+{overfit_batches: 0.5} | 0.5 | split
+"""
+
+
+@pytest.mark.parametrize(("options", "found", "fix"), cells(CUTS))
 def test_epochs_that_the_trainer_cuts_are_refused(config, options, found, fix):
     """Silently, an epoch would have fewer steps than planned, or each epoch other samples than those to overfit."""
+    options = yaml.safe_load(options)
     data = ConceptDataModule(config, micro_batch_size=MICRO, global_batch_size=2 * MICRO, epoch_samples=6 * MICRO)
     made = trainer(max_epochs=3, accumulate_grad_batches=2, **options)
     with raises(ConfigError, f"Trainer({next(iter(options))}=...)", found, fix=fix):

@@ -29,12 +29,6 @@ def test_documents_and_rows_of_olmo(tmp_path):
             str(path), global_batch_size=96, work_dir=str(tmp_path), model_inputs=model_inputs, fs_local_rank=0
         )
 
-    ragged = {"tracks": {"topic": {"layout": "ragged"}}}
-    for name in ("topic_values", "topic_offsets"):
-        with raises(ConfigError, "model_inputs", f"{name}, an array without a row for each window"):
-            loader((name,), **ragged)
-    with raises(ConfigError, "model_inputs", "topic_records", "tensors"):
-        loader(("topic_records",), tracks={"topic": {"layout": "records"}})
     for name in ("labels", "doc_lens"):
         with raises(ConfigError, "model_inputs", f"{name}, which OLMo-core gives the model itself"):
             loader((name,))

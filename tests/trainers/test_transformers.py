@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.data import Subset
 
@@ -37,23 +38,26 @@ class Named(torch.nn.Module):
         return {"loss": self.layer(torch.ones(1)).sum(), "logits": input_ids}
 
 
+KINDS = """
+plain: {}
+packs: {seq_len: 64, packing: {bins: 4}}
+packs in order: {seq_len: 64, packing: {bins: 4}}
+documents: {seq_len: 64, outputs: {position_ids: document, mask_document_boundaries: true}}
+mixing: {mixing: {odm: {}}, outputs: {dataset_id: true}}
+indexed: {outputs: {sample_index: true}}
+in order: {}
+weighted: {outputs: {loss_weight: weight}}
+"""
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """data(kind, samples): plain, in order, or weighted, with weights that are labels modulo 5."""
     folder = write_datasets(tmp_path_factory.mktemp("transformers"))
     sequential = {"order": "sequential", "datasets": {name: {"path": name} for name in ("code", "web")}}
-    records = {"tracks": {"topic": {"layout": "records"}}}
-    kinds = {
-        "plain": {},
-        "packs": {"seq_len": 64, "packing": {"bins": 4}},
-        "packs in order": {"seq_len": 64, "packing": {"bins": 4}, **sequential},
-        "documents": {"seq_len": 64, "outputs": {"position_ids": "document", "mask_document_boundaries": True}},
-        "records": records,
-        "mixing": {"mixing": {"odm": {}}, "outputs": {"dataset_id": True}},
-        "indexed": {"outputs": {"sample_index": True}},
-        "in order": sequential,
-        "weighted": {"outputs": {"loss_weight": "weight"}},
-    }
+    kinds = yaml.safe_load(KINDS)
+    for kind in ("in order", "packs in order"):
+        kinds[kind] |= sequential
     paths = {kind: write_config(folder / f"{kind}.yaml", **{"seq_len": 16, **more}) for kind, more in kinds.items()}
     return lambda kind="plain", samples=None: cl.SampleDataset(str(paths[kind]), samples)
 
@@ -248,18 +252,22 @@ def test_losses_that_shift_labels_have_the_last_target(data, tmp_path, loss, opt
     compare(tmp_path, causal(), data("documents"), data("documents", 8), loss, **more)
 
 
+WITHOUT_EFFECT = yaml.safe_load("""
+- {train_sampling_strategy: group_by_length}
+- {data_seed: 0}
+- {include_num_input_tokens_seen: non_padding}
+- {dataloader_persistent_workers: true}
+- {accelerator_config: {split_batches: true}}
+- {accelerator_config: {dispatch_batches: true}}
+""")
+
+
 def test_arguments_about_data(make, caplog):
     """Those without effect, or with a wrong one, raise; each other argument is carried out."""
-    for name, value in {
-        "train_sampling_strategy": "group_by_length",
-        "data_seed": 0,
-        "include_num_input_tokens_seen": "non_padding",
-        "dataloader_persistent_workers": True,
-        "accelerator_config": {"split_batches": True},
-        "accelerator_config ": {"dispatch_batches": True},
-    }.items():
-        with raises(ConfigError, f"TrainingArguments.{name.strip()}", expected=" or " if "strategy" in name else ""):
-            make(arguments={name.strip(): value})
+    for arguments in WITHOUT_EFFECT:
+        (name,) = arguments
+        with raises(ConfigError, f"TrainingArguments.{name}", expected=" or " if "strategy" in name else ""):
+            make(arguments=arguments)
     make(arguments={"dataloader_num_workers": 2, "train_sampling_strategy": "sequential"})
     assert "dataloader_num_workers: no effect in training" in caplog.text
 
@@ -307,8 +315,6 @@ def test_names_of_tensors(make, data):
     for datasets in ({"train_dataset": plain}, {"train_dataset": weighted, "eval_dataset": {"one": plain}}):
         with raises(ConfigError, "model_inputs", "unknown key of a batch 'loss_weight'", "labels, "):
             make(model_inputs=["loss_weight"], **datasets)
-    with raises(ConfigError, "model_inputs", "topic_records", "tensors", fix="layout"):
-        make(model_inputs=["topic_records"], train_dataset=data("records"))
     with raises(ConfigError, "outputs.loss_weight", "model_inputs does not name"):
         collate()(weighted.__getitems__([0, 1]))
     with raises(ConfigError, "model_inputs", "unknown key of a batch 'loss_weigth'", fix="did you mean loss_weight?"):

@@ -32,7 +32,7 @@ def config_of(folder, kind, **outputs):
 
 def held_out(config):
     """For an evaluation: samples of `code` alone, each once."""
-    code = {"path": config["datasets"]["code"]["path"], "split": [0, 0.3]}
+    code = {"path": config["datasets"]["code"]["path"], "split": [0, 0.28]}
     exclude = [one for one in config["exclude"] if one["dataset"] == "code"]
     return {**config, "datasets": {"code": code}, "exclude": exclude, "order": "sequential"}
 

@@ -30,3 +30,17 @@ def test_another_place_leads_the_path_in(kind):
     assert str(error) == "x: found 3, expected a text; quote it"
     assert error.within("a", ".").path == "a.x"
     assert kind("", "gone").within("a.yaml").path == "a.yaml"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("found 3; 4, expected a text; quote it", ("a.yaml", "3; 4", "a text", "quote it")),
+        ("x: found 3, expected 4, expected a text", ("a.yaml: x", "3, expected 4", "a text", "")),
+        ("the disk is full; make room", ("a.yaml", "the disk is full; make room", "", "")),
+    ],
+)
+def test_a_sentence_has_the_same_parts(text, found):
+    error = ReadError.saying("a.yaml", text)
+    assert (type(error), str(error)) == (ReadError, f"a.yaml: {text}")
+    assert (error.path, error.found, error.expected, error.fix) == found

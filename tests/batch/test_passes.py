@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from conceptloader.config import ConceptOptions, Outputs
+from conceptloader.config import Outputs
 from conceptloader.errors import FormatError, ReadError
 from conceptloader.kernels.kernel import Kernel
 from conceptloader.loader.batch.open import decide_layout
@@ -19,21 +19,6 @@ from tests.batch.compare import assert_same
 
 SEQ_LEN = 24
 NO_ORDER = None
-
-
-def shards(path, count):
-    return small_view(path, SEQ_LEN, count)[0]
-
-
-def layout_of(view, **outputs):
-    tracks = {track: ConceptOptions() for track in view.tracks}
-    return decide_layout([view], SEQ_LEN, Outputs(document_ids=True, **outputs), tracks)
-
-
-def check(reader, view):
-    """All windows are those of a reader of local files that are all open."""
-    windows = range(view.count)
-    assert_same(read(reader, *windows), read(BatchReader(NO_ORDER, [view], reader.layout), *windows))
 
 
 def test_packs_read_documents_also_after_windows_of_the_same_shards(tmp_path):
@@ -54,8 +39,8 @@ def test_packs_read_documents_also_after_windows_of_the_same_shards(tmp_path):
 
 def test_what_stays_away_is_named(tmp_path, monkeypatch):
     """Not asked for for ever."""
-    view = shards(tmp_path / "a", 3)
-    reader = BatchReader(NO_ORDER, [view], layout_of(view), dp_rank=2)
+    view, layout = small_view(tmp_path / "a", SEQ_LEN)
+    reader = BatchReader(NO_ORDER, [view], layout, dp_rank=2)
     monkeypatch.setattr(OpenFiles, "open", lambda files, row: None)
     match = rf"sample 0, dp_rank 2: .*0.stream.bin: bytes \[0, \d+\) are still not at hand after {MOST_PASSES} passes"
     with pytest.raises(ReadError, match=match):
@@ -64,8 +49,8 @@ def test_what_stays_away_is_named(tmp_path, monkeypatch):
 
 def test_threads_that_close_each_others_files_take_turns(tmp_path, monkeypatch):
     """Else each might close what another one has opened before that reads it."""
-    view, handles = shards(tmp_path / "a", 3), Handles(1000)
-    reader = BatchReader(NO_ORDER, [view], layout_of(view), handles=handles)
+    (view, layout), handles = small_view(tmp_path / "a", SEQ_LEN), Handles(1000)
+    reader = BatchReader(NO_ORDER, [view], layout, handles=handles)
     get = reader._get
 
     def close_all():
@@ -81,13 +66,14 @@ def test_threads_that_close_each_others_files_take_turns(tmp_path, monkeypatch):
         other.join()
 
     monkeypatch.setattr(reader, "_get", got)
-    check(reader, view)
+    windows = range(view.count)
+    assert_same(read(reader, *windows), read(BatchReader(NO_ORDER, [view], layout), *windows))
 
 
 def test_of_two_damages_the_first_one_is_named(tmp_path):
     """Also where the file of its sample is opened after the other one was found."""
-    view = shards(tmp_path / "a", 4)
-    reader = BatchReader(NO_ORDER, [view], layout_of(view))
+    view, layout = small_view(tmp_path / "a", SEQ_LEN, 4)
+    reader = BatchReader(NO_ORDER, [view], layout)
     read(reader, view.count - 1)
     for shard in (0, 3):
         file = tmp_path / "a" / f"0000{shard}.stream.bin"

@@ -85,11 +85,10 @@ def test_pieces_that_are_not_there_are_refused(reader, pieces):
 def test_a_sample_with_a_quarantined_range_is_left_out(tmp_path):
     """By where the range is in the dataset, whatever place it has in the sample."""
     small_view(tmp_path / "a", SIZE, 1)
-    views = [make_view(tmp_path / "a", SIZE, exclude=[{"dataset": "a", "tokens": [50, 53]}])]
-    dataset = views[0].dataset
-    reader, samples = BatchReader(None, views, decide_layout(views, SIZE, Outputs(), {})), np.zeros(2, np.uint64)
+    view = make_view(tmp_path / "a", SIZE, exclude=[{"dataset": "a", "tokens": [50, 53]}])
+    reader = BatchReader(None, [view], decide_layout([view], SIZE, Outputs(), {}))
     chosen = [[range(8), range(45, 51), range(60, 70)], [range(8), range(53, 70)]]
-    batch = reader.read(samples, picked=(np.zeros(2, np.int64), samples), ranges=chosen)
+    batch = reader.read(np.zeros(2, np.uint64), picked=(np.zeros(2, np.int64), np.zeros(2, np.uint64)), ranges=chosen)
     assert batch["loss_mask"].tolist() == [[0] * SIZE, [1] * SIZE]
-    wanted = [*dataset.tokens(0, 8).tolist(), *dataset.tokens(53, 65).tolist()]
-    assert batch["input_ids"].tolist() == [[dataset.tokenizer.eos_id] * SIZE, wanted]
+    tokens = view.dataset.tokens(0, 70).tolist()
+    assert batch["input_ids"].tolist() == [[view.dataset.tokenizer.eos_id] * SIZE, tokens[:8] + tokens[53:65]]

@@ -23,9 +23,9 @@ def build(path, vectors=VECTORS, encoding="auto"):
     return written(path, *documents, tokenizer=TOKENIZER, tracks={"v": track})
 
 
-def batch_of(path, count=6, **more):
+def batch_of(path, **more):
     config = {"seq_len": 16, "order": "sequential", "datasets": {"d": {"path": str(path)}}, "tracks": {"v": {}}, **more}
-    with cl.make_dataloader(config, micro_batch_size=count) as loader:
+    with cl.make_dataloader(config, micro_batch_size=6) as loader:
         batch = next(iter(loader))
     return dict(batch)
 

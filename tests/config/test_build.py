@@ -128,6 +128,16 @@ def test_what_does_not_fit_is_refused(load, keys, text):
         open_blend(load(**keys))
 
 
+def test_more_weights_than_states_have_room_for(load, monkeypatch):
+    """2 before a ramp, 2 in each of its 63 steps, 1 after it."""
+    ramped = load(phases=[{"at": 40, "weights": {"web": 1}, "ramp": {"samples": 120}}])
+    monkeypatch.setattr("conceptloader.config.blend.MAX_WEIGHTS", 129)
+    open_blend(ramped)
+    monkeypatch.setattr("conceptloader.config.blend.MAX_WEIGHTS", 128)
+    with raises(ConfigError, "phases", "129 weights in all", "at most 128"):
+        open_blend(ramped)
+
+
 def test_the_odd_tokenizer_is_named_and_no_others(load, corpora):
     web = {f"web{k}": {"path": "web", "split": [0.04 * k, 0.04 * k + 0.04]} for k in range(25)}
     with raises(ConfigError, found="other: other with 900 tokens") as caught:
@@ -137,24 +147,26 @@ def test_the_odd_tokenizer_is_named_and_no_others(load, corpora):
 
 
 def test_a_concept_id_is_one_concept_in_all_datasets(tmp_path):
-    names = {"a": ["cat", "dog"], "b": ["dog", "cat"], "more": ["cat", "dog", "emu"], "none": None}
-    for name, vocabulary in names.items():
-        documents, tracks = [(range(1, 40), {"animals": [(0, 9, [1])]})], {"animals": {"vocabulary": vocabulary}}
-        written(tmp_path / name, documents, tokenizer=TOKENIZER, tracks=tracks)
+    datasets = {}
+    for name, names in {"a": "cat dog", "b": "dog cat", "more": "cat dog emu", "none": ""}.items():
+        tracks = {"animals": {"vocabulary": names.split() or None}}
+        path = written(
+            tmp_path / name, [(range(1, 40), {"animals": [(0, 9, [1])]})], tokenizer=TOKENIZER, tracks=tracks
+        )
+        datasets[name] = {"path": str(path), "weight": 1}
 
-    def blend(*chosen, **keys):
-        datasets = {name: {"path": name, "weight": 1} for name in chosen}
-        for name in keys.pop("without", ()):
-            datasets[name]["tracks"] = []
-        return open_blend(load_config({"seq_len": 8, "datasets": datasets, **keys}, base_dir=tmp_path))
+    def blend(chosen, **keys):
+        return open_blend({"seq_len": 8, "datasets": {name: datasets[name] for name in chosen.split()}, **keys})
 
     read = {"tracks": {"animals": {}}}
-    found = "id 0 as 'dog' in dataset b, but as 'cat' in a"
-    with raises(ConfigError, "tracks.animals", found, fix="set allow_mixed_vocabularies: true"):
-        blend("a", "b", "none", **read)
-    for accepted in (blend("a", "more", "none", **read), blend("a", "b"), blend("a", "b", without=["b"], **read)):
+    with raises(
+        ConfigError, "tracks.animals", "id 0 as 'dog' in dataset b, but as 'cat' in a", fix="mixed_vocabularies"
+    ):
+        blend("a b none", **read)
+    for accepted in (blend("a more none", **read), blend("a b"), blend("a b", allow_mixed_vocabularies=True, **read)):
         assert None not in accepted.views
-    assert blend("a", "b", allow_mixed_vocabularies=True, **read).views
+    datasets["b"]["tracks"] = []
+    blend("a b", **read)
 
 
 def test_given_datasets_must_be_those_of_the_configuration(load):

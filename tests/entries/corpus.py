@@ -14,8 +14,6 @@ from tests.corpora.small import written
 from tests.entries.drivers import EOD, OWN_NAMES, SEQ_LEN, VOCABULARY
 
 TOPICS = [f"topic-{k}" for k in range(8)]
-SHORT = 12
-"""Documents of dataset `short`."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +38,10 @@ class Corpus:
         (self.root / name).write_text(text)
         return self.path(name)
 
-    def state(self, samples, seq_len=""):
+    def state(self, samples):
         """A file that holds the state of a run after so many samples."""
-        config = {**self.config, **({"seq_len": int(seq_len)} if seq_len else {})}
-        state = cl.batches(config, micro_batch_size=4).state_dict_at(int(samples))
-        return self.file(f"state-{samples}-{seq_len}.json", json.dumps(state))
+        state = cl.batches(self.config, micro_batch_size=4).state_dict_at(int(samples))
+        return self.file(f"state-{samples}.json", json.dumps(state))
 
     def learned(self):
         """The folder of a run with learned weights, of steps of 6 samples."""
@@ -74,7 +71,6 @@ def write(root):
     _dataset(root / "a", 1)
     _dataset(root / "b", 2)
     _dataset(root / "other-a", 3)
-    _dataset(root / "short", 4, count=SHORT)
     _dataset(root / "another-tokenizer", 2, tokenizer="another")
     _dataset(root / "another-vocabulary", 2, topics=[name.upper() for name in TOPICS])
     _dataset(root / "unweighted", 2, weighted=False)
@@ -95,23 +91,22 @@ def _dataset(
     path,
     seed,
     *,
-    count=60,
     tokenizer="words",
     topics=TOPICS,
     weighted=True,
     fields=[],  # noqa: B006
 ):
-    """`count` documents a-0, a-1, ... of 3 to 60 tokens that end in EOD.
+    """60 documents a-0, a-1, ... of 3 to 60 tokens that end in EOD.
 
     Tracks: topic, spans of one or two concepts; length, a number for each document; vector, up to three.
     Fields: weight and parity. Columns: teacher and halves, where there are weights.
     """
     rng = np.random.default_rng(seed)
-    number = {"codec": "numpy", "parameters": {"dtype": "f4"}}
-    tracks = {"topic": {"vocabulary": topics}, "length": number, "vector": number}
+    floats = {"codec": "numpy", "parameters": {"dtype": "f4"}}
+    tracks = {"topic": {"vocabulary": topics}, "length": floats, "vector": floats}
     types = {**({"weight": "f4"} if weighted else {}), "parity": "u1", **dict.fromkeys(fields, "u1")}
     documents = []
-    for number in range(count):
+    for number in range(60):
         size = int(rng.integers(3, 60))
         tokens = np.array([*rng.integers(0, EOD, size - 1), EOD])
         edges = sorted({0, size, *rng.integers(0, size, 4).tolist()})

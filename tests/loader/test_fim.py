@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import conceptloader as cl
+from tests.corpora.small import written
 from tests.loader.test_random_examples import example
-from tests.trainers import by_hand
 
-SIZE, EOS, PREFIX, SUFFIX, MIDDLE = 32, by_hand.EOS, 101, 102, 103
+SIZE, EOS, PREFIX, SUFFIX, MIDDLE = 32, 0, 101, 102, 103
 MASKED = {"mask_document_boundaries": True, "loss_on_eos": False, "ignore_index": -7}
 KINDS = {
     "windows": {"outputs": {}},
@@ -23,11 +23,15 @@ KINDS = {
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Every third document has tokens without loss."""
-    corpus = [
-        one if number % 3 == 0 else one._replace(mask=[1] * len(one.tokens))
-        for number, one in enumerate(by_hand.documents(300, seed=4))
-    ]
-    return by_hand.write(tmp_path_factory.mktemp("fim") / "code", corpus)
+    rng, documents = np.random.default_rng(4), []
+    for number in range(300):
+        size = int(rng.integers(2, 41))
+        mask = rng.random(size) < 0.7 if number % 3 == 0 else np.ones(size)
+        documents.append(([*rng.integers(1, 24, size - 1).tolist(), EOS], {}, "", {"loss_mask": mask}))
+    kind = {"mode": "token-stream", "fields": {"loss_mask": "u1"}}
+    tokenizer = cl.writing.Tokenizer(name="code", vocab_size=24, eos_id=EOS)
+    path = tmp_path_factory.mktemp("fim") / "code"
+    return str(written(path, documents[:150], documents[150:], tokenizer=tokenizer, **kind))
 
 
 @pytest.fixture

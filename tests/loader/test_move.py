@@ -74,19 +74,21 @@ def test_a_run_is_not_continued_where_that_has_no_meaning(config, saved):
 
 
 def test_trace_says_what_a_checkpoint_holds(config, saved, tmp_path, capsys):
-    path = tmp_path / "run.yaml"
+    def trace(*words):
+        status, printed = main(["trace", *words, "--checkpoint", str(saved)]), capsys.readouterr()
+        return status, printed.out + printed.err
+
+    path, hash_ = tmp_path / "run.yaml", make(config).blend.spec.hash
     path.write_text(yaml.safe_dump(config))
-    hash_ = make(config).blend.spec.hash
-    assert main(["trace", str(path), "--checkpoint", str(saved)]) == 0
-    printed = capsys.readouterr().out
+    status, printed = trace(str(path))
+    assert status == 0
     for part in (f"{saved / 'all.pt'}: state of an order with the hash {hash_}", "samples consumed: 16", "seed 5"):
         assert part in printed
     assert f"{path}: resumes at sample 16; those ahead are as planned" in printed
-    assert main(["trace", "--checkpoint", str(saved), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(trace("--json")[1])
     assert (found["consumed_samples"], found["step"], found["spec_hash"]) == (16, 2, hash_)
     path.write_text(yaml.safe_dump({**config, "seed": 6}))
-    assert main(["trace", str(path), "--checkpoint", str(saved)]) == 1
-    assert "seed: saved 5, now 6" in capsys.readouterr().err
-    for words in (["trace", "--step", "0"], ["trace", "--checkpoint", str(saved), "--dp-size", "2"]):
-        assert main(words) == 2
+    status, printed = trace(str(path))
+    assert status == 1
+    assert "seed: saved 5, now 6" in printed
+    assert trace("--dp-size", "2")[0] == main(["trace", "--step", "0"]) == 2

@@ -72,7 +72,7 @@ def test_the_inverse_of_any_windows_is_that_of_the_definition(both, data):
     last = m.sizes[dataset] - 1
     windows = data.draw(st.lists(st.integers(0, min(last, 99)) | st.integers(0, last), min_size=1, max_size=30))
     read = {order.global_sample(t): t for t in range(800)}
-    known = {place(m, order, *order.draw(g)): read.get(g, -1) for g in range(max(read))}
+    known = {place(m, order, *order.draw(g)): read.get(g, -1) for g in range(max(read) + 1)}
     for window, found in zip(windows, m.indices_of_windows(dataset, epoch, windows).tolist(), strict=True):
         key = dataset, epoch, window
         assert m.index_of_window(*key) == (None if found < 0 else found)

@@ -29,17 +29,16 @@ def test_beyond_the_end():
     assert order.index_of_window(0, 1, 0) is order.index_of_window(1, 1, 0) is None
     assert order.indices_of_windows(0, 1, [0, 2]).tolist() == [-1, -1]
     assert order.counts(9) == order.counts(5) == [3, 2, 0]
-    for call, path, found in [
-        (lambda: order.indices_of_windows(0, 0, [-1]), "window", "-1"),
-        (lambda: order.indices_of_windows(0, 0, [3]), "window", "3"),
-        (lambda: order.sample_many([5]), "sample index", "5"),
-        (lambda: order.sample_many([0, -1]), "sample index", "-1"),
-        (lambda: order.check_run(6), "", ""),
-        (lambda: order.index_of_window(3, 0, 0), "window", "dataset 3"),
-        (lambda: order.index_of_window(-1, 0, 0), "window", "dataset -1"),
-        (lambda: Sequential([1, 2], ["a", "a"]), "", ""),
-        (lambda: Sequential([-1], ["a"]), "sizes.a", "-1 windows"),
-        (lambda: Sequential([0], ["a"]), "sizes.a", "0 windows"),
-    ]:
-        with raises(ConfigError, path, found):
-            call()
+    for window in (-1, 3):
+        with raises(ConfigError, "window", window):
+            order.indices_of_windows(0, 0, [window])
+        with raises(ConfigError, "window", f"dataset {window}"):
+            order.index_of_window(window, 0, 0)
+    for sample in (-1, 5):
+        with raises(ConfigError, "sample index", sample):
+            order.sample_many([0, sample])
+    with raises(ConfigError, expected="at most 5"):
+        order.check_run(6)
+    for sizes, names in (([1, 2], ["a", "a"]), ([-1], ["a"]), ([0], ["a"])):
+        with raises(ConfigError):
+            Sequential(sizes, names)

@@ -114,15 +114,15 @@ def test_max_epochs_holds_over_changes_of_seq_len(config):
 # A mixture that learns
 
 
-def learning(config, steps):
+def learning(config):
     loader = cl.batches({**config, **ODM}, micro_batch_size=8)
-    for k, _ in zip(range(steps), loader, strict=False):
+    for k, _ in zip(range(3), loader, strict=False):
         loader.observe({"books": 1.0 + k, "web": 2.0})
     return loader
 
 
 def test_a_mixture_has_no_state_of_earlier_positions(config):
-    loader = learning(config, 3)
+    loader = learning(config)
     loader.state_dict_at(24)
     with raises(ConfigError, "consumed_samples", "observed the steps up to 24"):
         loader.state_dict_at(8)
@@ -162,7 +162,7 @@ def test_the_mixing_of_a_checkpoint_is_not_dropped(config, tmp_path):
 def test_an_accepted_mixing_begins_again_once(config, caplog):
     """The option stays in a script that is restarted; what was learned since stays, too."""
     options = {"micro_batch_size": 8, "allow_changed": ["mixing"]}
-    state, learned = (first := learning(config, 3)).state_dict(), first.mixing.state()
+    state, learned = (first := learning(config)).state_dict(), first.mixing.state()
     again = cl.batches({**config, **ODM}, **options)
     again.load_state_dict(state)
     assert again.mixing.state() == learned

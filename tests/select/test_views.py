@@ -58,8 +58,9 @@ def test_views_of_views(folder):
     assert one["max_spans"] == other["max_spans"]
 
 
-def test_spans(folder):
+def test_spans(folder, monkeypatch):
     """A view of the tokens that carry something: each run is a document, which has the id of the one that it is of."""
+    monkeypatch.setattr("conceptloader.trace.concepts._CHUNK_TOKENS", 40)  # runs across what is read at once stay whole
     ask = SubsetOptions(spans="'concept-1' in concepts or 'concept-3' in concepts", where="tokens > 10")
     with cl.open_dataset(folder / "data") as data:
         if data.mode == "document":

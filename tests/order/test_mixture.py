@@ -41,7 +41,7 @@ def mixtures(draw, most):
 
 
 # Sizes on both sides of that up to which windows are shuffled by a table.
-MIXTURES = st.sampled_from([1100, 1 << 40]).flatmap(mixtures)
+MIXTURES = st.sampled_from([1100, 1 << 40, 1 << 63]).flatmap(mixtures)
 
 
 def place(m, order, name, draw):

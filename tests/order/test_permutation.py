@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
@@ -24,15 +22,6 @@ def test_bijective_exhaustively():
         image = order.sample_many(np.arange(n))[2]
         assert np.array_equal(np.sort(image), np.arange(n)), n
         assert np.array_equal(order.indices_of_windows(0, 0, image), np.arange(n)), n
-
-
-@given(n=st.integers(1, 2**63) | st.integers(1, 3000), seed=st.integers(), data=st.data())
-def test_kernel_equals_the_definition_and_its_inverse(n, seed, data):
-    i = data.draw(st.integers(0, n - 1))
-    order = cl.Mixture([n], seed=seed)
-    key = plain.epoch_key(plain.derive_key(seed, "window order", "0"), 0)
-    assert order.sample(i) == (0, 0, plain.permute(i, n, key))
-    assert order.index_of_window(*order.sample(i)) == i
 
 
 def test_single_positions_by_many_threads():

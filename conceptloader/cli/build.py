@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         raise ConfigError(
             "build",
             f"no {', no '.join(missing)}",
-            "them on the command line or in the --recipe",
-            "add them, as in conceptloader build corpus.jsonl --out data/corpus --tokenizer tokenizer.json",
+            "each on the command line or in the --recipe",
+            "add what is missing, as in conceptloader build corpus.jsonl --out data/corpus --tokenizer tokenizer.json",
         )
     sources = find_sources(arguments.inputs)
     options = Options(**options_of(arguments, Options))

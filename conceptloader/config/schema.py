@@ -490,7 +490,9 @@ class Config(Section):
             if out.dataset is None and ranges:
                 raise ConfigError(f"{where}.dataset", "nothing", f"the dataset of {given[0]}", f"set {where}.dataset")
             if out.at is None and (not ranges or out.take != "sample"):
-                expected = "the sample from which on; without it only tokens and token_file, with take: sample"
+                expected = (
+                    "the first sample to which it applies; only tokens and token_file with take: sample need none"
+                )
                 raise ConfigError(f"{where}.at", "nothing", expected, f"set {where}.at")
             if out.tokens is not None and out.tokens[0] >= out.tokens[1]:
                 raise ConfigError(

@@ -25,7 +25,7 @@ def member_of(name: str, ds: Dataset, config: Config) -> Member:
                 "seq_len",
                 "nothing",
                 "the number of tokens of a window or a pack",
-                "set seq_len in the configuration, or pass seq_len=N",
+                "set seq_len in the configuration",
             )
         elif config.packing is not None:
             bins, overflow = config.packing.rule

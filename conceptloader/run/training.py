@@ -711,7 +711,15 @@ class TrainingRun:
                 "num_samples: the last %d of %d samples are in no step, since last_batch is drop; set it to partial, "
                 "or num_samples to %d", self.num_samples - stop, self.num_samples, stop,
             )  # fmt: skip
-        for _, first, size in self.plan.schedule.stretches:
+        schedule = self.plan.schedule
+        for at in (phase.at for phase in self.blend.config.phases if phase.at > schedule.consumed):
+            step = schedule.step_of(at)
+            if at != (first := schedule.consumed_at(step)):
+                logger.warning(
+                    "phases: at %d is within step %d, which begins at sample %d: `at` counts samples, not steps",
+                    at, step, first,
+                )  # fmt: skip
+        for _, first, size in schedule.stretches:
             if size % self.partition.group and (self.plan.stop is None or first < self.plan.stop):
                 logger.warning(
                     "global_batch_size: %d samples from sample %d on are not a whole number of micro batches of %d on "

@@ -133,6 +133,9 @@ def _said(message: str, columns: Mapping[str, Collection[str]], option: str) -> 
     if name := _UNKNOWN.search(message):
         known = {*columns, *(column for some in columns.values() for column in some)}
         error = unknown(option, name[1], known, "column or table")
+        if not error.fix and "metadata" in known:
+            fix = f"write (metadata->>'{name[1]}') if this is a key of the metadata"
+            error = unknown(option, name[1], known, "column or table", fix)
         assert isinstance(error, ConfigError)
         return error
     return ConfigError(option, found, f"SQL of DuckDB, see {PAGES}/queries.md" + f"\n{lines}" * bool(lines))

@@ -181,13 +181,21 @@ def test_the_fake_backend_of_dry_runs_has_no_other_ranks(config):
 
 
 @pytest.mark.parametrize("given", [{}, {"dp_rank": 0}])
+def test_under_torchrun_nobody_reads_as_the_only_rank_by_mistake(config, given, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with raises(ConfigError, "dp_rank, dp_size", "one of 2 processes"):
+        next(iter(cl.make_dataloader(config, micro_batch_size=2, **given)))
+    assert len(next(iter(cl.make_dataloader(config, micro_batch_size=2, dp_rank=1, dp_size=2)))["labels"]) == 2
+
+
+@pytest.mark.parametrize("given", [{}, {"dp_rank": 0}])
 def test_in_a_group_nobody_reads_as_the_only_rank_by_mistake(config, given):
     before = cl.make_dataloader(config, micro_batch_size=2, **given)
     with group_of(2):
-        with raises(ConfigError, "dp_rank, dp_size", "a process group of 2", fix="dp_rank=0 and dp_size=1"):
+        with raises(ConfigError, "dp_rank, dp_size", "one of 2 processes", fix="dp_rank=0 and dp_size=1"):
             cl.make_dataloader(config, micro_batch_size=2, **given)
         cl.make_dataloader(config, micro_batch_size=2, dp_rank=0, dp_size=1).close()
-        with raises(ConfigError, "dp_rank, dp_size", "a process group of 2"):
+        with raises(ConfigError, "dp_rank, dp_size", "one of 2 processes"):
             next(iter(before))
 
 

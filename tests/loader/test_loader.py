@@ -36,6 +36,16 @@ def test_a_later_batch_that_cannot_be_dealt_out_is_told_at_the_start(config, cap
             take(loader, 5)
 
 
+@pytest.mark.parametrize(("at", "told"), [(36, []), (41, ["at 41 is within step 3, which begins at sample 36"])])
+def test_steps_that_were_meant_as_samples_are_told(config, caplog, at, told):
+    given = {**config, "phases": [{"at": at, "weights": {"a": 1}}]}
+    with cl.make_dataloader(given, micro_batch_size=3, global_batch_size=12) as loader:
+        take(loader, 1)
+    found = [record.getMessage() for record in caplog.records if "phases" in record.getMessage()]
+    assert len(found) == len(told)
+    assert all(part in message for part, message in zip(told, found, strict=True))
+
+
 def test_a_loss_mask_that_something_needs_cannot_be_switched_off(config, data):
     without = {"seq_len": 16, "outputs": {"loss_mask": False}}
     excluded = {**config, **without, "exclude": [{"dataset": "a", "tokens": [0, 1]}]}

@@ -83,6 +83,7 @@ batch_size | micro_batch_size
 num_workers | num_threads
 shuffle | order: sequential
 collate_fn | batch_transform
+seed | set seed in the configuration
 dp_sise | did you mean dp_size?
 """
 

@@ -130,7 +130,7 @@ def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Pl
     except OtherBuild as error:
         if not alone or not discard_unfinished(path, "ingest"):
             raise
-        log.warning("%s; no shard of it was finished: it begins again", error)
+        log.warning("%s: begun again with the options of now, since no shard of the build before was finished", path)
         build = create_writer(path, options, inputs=inputs, plan=plan)
         check_since_start(path, sources)
     return build

@@ -125,7 +125,7 @@ class Concepts:
         """What a span has to have, for one with the keys `found`."""
         if self.highest is not None:
             return "start, end, concepts and scores"
-        more = "; scores are read if their type is given (--scores)" if "scores" in found else ""
+        more = "; scores need `--scores concepts=f4`, or with the track of this column" if "scores" in found else ""
         return f"start, end and concepts{more}"
 
     def fit(self, scores: Any) -> Any:

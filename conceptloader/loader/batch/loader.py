@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from conceptloader.base.shown import Shown
 from conceptloader.base.strict import unknown
-from conceptloader.config import Blend, ConfigLike
+from conceptloader.config import Blend, Config, ConfigLike
 from conceptloader.errors import ConfigError, UnboundedLoaderError
 from conceptloader.loader.batch.layout import Allocate, Batch
 from conceptloader.loader.batch.open import open_reader
@@ -111,7 +111,8 @@ class BaseLoader(Shown, Generic[B]):
     ) -> None:
         for name in _others:
             known = inspect.signature(BaseLoader).parameters.keys() - {"_others"}
-            raise unknown(name, name, known, "argument", _OF_TORCH.get(name, ""))
+            fix = _OF_TORCH.get(name, f"set {name} in the configuration" if name in Config.__dataclass_fields__ else "")
+            raise unknown(name, name, known, "argument", fix)
         dp_rank, dp_size = self._share(dp_rank, dp_size)
         partition = Partition(micro_batch_size=micro_batch_size, dp_size=dp_size, scheme=scheme)
         partition.check_rank(dp_rank)

@@ -1,6 +1,7 @@
 """Batches for plain PyTorch: a loader that prefetches."""
 
 import logging
+import os
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
@@ -67,12 +68,17 @@ class Loader(BaseLoader[TensorBatch]):
         self._check_said()
         return super()._share(dp_rank, dp_size)
 
-    def _check_said(self) -> None:
-        """Raise ConfigError if this rank would read as the only one, since nobody said which one it is."""
-        if not self._said and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+    def _check_said(self, reads: bool = False) -> None:
+        """Raise ConfigError if this rank would read as the only one, since nobody said which one it is.
+
+        reads: From now on; before, the process group may still be made, of which torchrun's WORLD_SIZE tells.
+        """
+        grouped = dist.is_available() and dist.is_initialized()
+        size = dist.get_world_size() if grouped else int(os.environ.get("WORLD_SIZE") or 1) if reads else 1
+        if size > 1 and not self._said:
             raise ConfigError(
                 "dp_rank, dp_size",
-                f"not both, in a process group of {dist.get_world_size()}",
+                f"not both, in one of {size} processes",
                 "those of the ranks that read different samples",
                 "pass both; where all ranks read the same samples, dp_rank=0 and dp_size=1",
             )
@@ -101,7 +107,7 @@ class Loader(BaseLoader[TensorBatch]):
 
     def _compare_ranks(self) -> None:
         """Raise ConfigError if other ranks are about to read another run, or none of them a part of it."""
-        self._check_said()
+        self._check_said(reads=True)
         if self.check_ranks is False:
             return
         run, share = self.run, self.run.partition

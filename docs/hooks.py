@@ -171,7 +171,8 @@ def reference() -> str:
 
 def tests() -> str:
     """The page: what each file of tests says that it is for."""
-    page = ["# Index of tests", "", "What each file of tests checks, in its own words.", ""]
+    head = ["---", "search: {exclude: true}", "---"]
+    page = [*head, "# Index of tests", "", "What each file of tests checks, in its own words.", ""]
     for folder, files in groupby(sorted(ROOT.glob("tests/**/test_*.py")), lambda path: path.parent):
         page += [f"## {folder.relative_to(ROOT)}", "", "| file | checks |", "| --- | --- |"]
         for file in files:

@@ -127,7 +127,7 @@ def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Pl
     try:
         build = create_writer(path, options, inputs=inputs, plan=plan)
         check_since_start(path, sources)
-    except OtherBuild as error:
+    except OtherBuild:
         if not alone or not discard_unfinished(path, "ingest"):
             raise
         log.warning("%s: begun again with the options of now, since no shard of the build before was finished", path)

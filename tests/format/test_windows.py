@@ -7,6 +7,9 @@ import pytest
 
 import conceptloader as cl
 from conceptloader.errors import ConfigError
+from conceptloader.format.read.files import Files
+from conceptloader.storage.handles import Handles
+from conceptloader.storage.source import LocalFiles
 from tests.corpora.small import written
 from tests.raises import cells
 
@@ -56,3 +59,12 @@ def test_pickling_keeps_the_options(dataset, tmp_path):
     assert again.__reduce__() == ds.__reduce__()
     assert again.stream_fingerprint == ds.stream_fingerprint
     assert pickle.loads(pickle.dumps(ds.windows(5)))[1]["tokens"].tolist() == ds.tokens(5, 11).tolist()
+
+
+def test_no_more_files_stay_open_than_may(dataset):
+    wanted, handles = dataset.tokens(0, dataset.num_tokens).tolist(), Handles(2)
+    dataset.files = Files(dataset.manifest, dataset.files.roots, LocalFiles(handles=handles))
+    assert dataset.read(0, dataset.num_tokens, sorted(dataset.tracks))["tokens"].tolist() == wanted
+    assert handles.count <= 2
+    dataset.close()
+    assert handles.count == 0

@@ -13,6 +13,7 @@ import yaml
 import conceptloader as cl
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.order.progress.state import OrderState
+from conceptloader.run.mixing import Controller
 from tests.mixing.training import BATCH, Run, configuration
 from tests.raises import cells, raises
 from tests.ranks.launch import forked
@@ -87,6 +88,37 @@ def test_a_file_is_read_again(tmp_path, caplog):
         assert str(file) in errors[0]
     file.write_text("{easy: 3, hard: 2, middle: 5}")
     assert weights(Run(tmp_path / "run.yaml", before).steps(2)) == {"easy": 3, "hard": 2, "middle": 5}
+
+
+class Watching(Controller):
+    """A user's controller that follows no losses."""
+
+    learns = False
+
+    def __init__(self, weights, state=None, *, path):
+        self.names, self.path = list(weights), Path(path)
+
+    def look(self):
+        return self.path.read_text()
+
+    def observe(self, step, seen):
+        return {name: 1 + len(seen) * (name == "hard") for name in self.names}
+
+    def state(self):
+        return {}
+
+
+@pytest.mark.parametrize("options", ["note.txt", {"path": "note.txt"}])
+def test_a_controller_that_needs_no_losses(options, tmp_path):
+    """Its path is that of the YAML, and no part of what ranks compare or what a state has."""
+    (tmp_path / "note.txt").write_text("four")
+    config = configuration(tmp_path, {"tests.mixing.test_loader:Watching": options})
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
+    loader = cl.batches(tmp_path / "run.yaml", micro_batch_size=BATCH)
+    next(iter(loader))
+    loader.observe()
+    assert dict(loader.blend.order.segments[-1].weights) == {"easy": 1, "hard": 5, "middle": 1}
+    assert str(tmp_path) not in json.dumps([loader.blend.facts(), loader.state_dict()])
 
 
 POOL = [

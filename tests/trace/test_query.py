@@ -99,7 +99,6 @@ def test_no_way_leads_out_of_the_database(run, tmp_path, monkeypatch, text):
 MEANT = """
 select sen from documents | an unknown column or table 'sen' | did you mean seen?
 select d.frist_step from documents d | 'frist_step' | did you mean first_step?
-select licence from documents | 'licence' | (metadata->>'licence')
 from sample | 'sample' | did you mean sample
 select x.step from samples | 'x' | -
 select step from | syntax error | -

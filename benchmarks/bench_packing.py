@@ -8,7 +8,7 @@ import itertools
 
 import numpy as np
 from data import dataset
-from grain import MapDataset
+from grain import MapDataset, ReadOptions
 from grain.experimental import BestFitPackIterDataset, FirstFitPackIterDataset
 from harness import US, Contender, Report
 
@@ -40,7 +40,8 @@ def grain(kind):
     stream = MapDataset.range(DOCUMENTS).map(
         lambda k: {"tokens": documents.tokens(*documents.document_range(int(k)))[:SEQ_LEN]}
     )
-    endless = iter(kind(stream.to_iter_dataset(), length_struct={"tokens": SEQ_LEN}, num_packing_bins=BINS))
+    lone = stream.to_iter_dataset(ReadOptions(num_threads=0))  # threads would go on in our turns
+    endless = iter(kind(lone, length_struct={"tokens": SEQ_LEN}, num_packing_bins=BINS))
     name = f"grain {kind.__name__.removesuffix('PackIterDataset')}, {BINS} bins"
     return Contender(name, lambda: [next(endless) for _ in range(PACKS)], PACKS)  # it packs all bins at once
 

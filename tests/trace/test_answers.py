@@ -45,7 +45,7 @@ def corpora(tmp_path_factory):
 @given(data=st.data())
 def test_answers_are_those_of_a_walk(data, corpora, monkeypatch_chunks):
     logging.getLogger("conceptloader").setLevel(logging.ERROR)
-    folder = corpora(data.draw(st.integers(0, scaled(3, 300)), "corpora"))
+    folder = corpora(data.draw(st.integers(0, scaled(5, 300)), "corpora"))
     config = data.draw(configurations(folder).flatmap(excluding_at_once), "config")
     walk = Walk(folder, config, data.draw(histories(config["seq_len"]), "starts"))
     with monkeypatch_chunks(data.draw(st.sampled_from([5, 1 << 17]), "at once"), data.draw(st.booleans(), "walk")):

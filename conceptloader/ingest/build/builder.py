@@ -127,10 +127,10 @@ def _begin(path: str, sources: Sequence[Source], options: BuildOptions, plan: Pl
     try:
         build = create_writer(path, options, inputs=inputs, plan=plan)
         check_since_start(path, sources)
-    except OtherBuild:
+    except OtherBuild as error:
         if not alone or not discard_unfinished(path, "ingest"):
             raise
-        log.warning("%s: begun again with the options of now, since no shard of the build before was finished", path)
+        log.warning("%s: %s; no shard of it is finished: it begins again", error.path, error.found)
         build = create_writer(path, options, inputs=inputs, plan=plan)
         check_since_start(path, sources)
     return build

@@ -1,7 +1,10 @@
 """How the ranks of a run decide together: the one argument through which they talk, and the process that is alone."""
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
+
+from conceptloader.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -27,6 +30,25 @@ class Alone:
     def from_first(self, what: str, read: Callable[[], str]) -> str:
         """What this process reads."""
         return read()
+
+
+def launched() -> int:
+    """How many processes torchrun has started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE") or 1)
+
+
+def require_alone(processes: int, rank: str, size: str) -> None:
+    """Raise ConfigError if this process, which was not told its rank, is one of several.
+
+    rank, size: arguments that tell it. Each process would read what the others read.
+    """
+    if processes > 1:
+        raise ConfigError(
+            f"{rank}, {size}",
+            f"not both, in one of {processes} processes",
+            "those of the ranks that read different samples",
+            f"pass both; where all ranks read the same samples, {rank}=0 and {size}=1",
+        )
 
 
 def together(ranks: Ranks, what: str, decide: Callable[[], T], facts: Callable[[T], Mapping[str, Any]]) -> T:

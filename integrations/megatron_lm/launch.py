@@ -138,6 +138,7 @@ class Run:
             run.stand_at(plan, end)
             if args.rank == 0:
                 run.blend.look_ahead(run.trained)
+                run.look_ahead()
         self.note(data, args, plan)
         self.reader = None
         if run is not None and (run.blend.config.metrics or run.observes):

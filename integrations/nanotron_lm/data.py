@@ -234,6 +234,7 @@ def open_stage(
         dataset.report(end - consumed)
     if writes:
         run.blend.look_ahead(consumed)
+        run.look_ahead()
     return dataset
 
 

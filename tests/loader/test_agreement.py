@@ -181,11 +181,22 @@ def test_the_fake_backend_of_dry_runs_has_no_other_ranks(config):
 
 
 @pytest.mark.parametrize("given", [{}, {"dp_rank": 0}])
-def test_under_torchrun_nobody_reads_as_the_only_rank_by_mistake(config, given, monkeypatch):
+@pytest.mark.parametrize("make", [cl.make_dataloader, cl.batches])
+def test_under_torchrun_nobody_reads_as_the_only_rank_by_mistake(config, make, given, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with raises(ConfigError, "dp_rank, dp_size", "one of 2 processes"):
-        next(iter(cl.make_dataloader(config, micro_batch_size=2, **given)))
-    assert len(next(iter(cl.make_dataloader(config, micro_batch_size=2, dp_rank=1, dp_size=2)))["labels"]) == 2
+        next(iter(make(config, micro_batch_size=2, **given)))
+    assert len(next(iter(make(config, micro_batch_size=2, dp_rank=1, dp_size=2)))["labels"]) == 2
+
+
+def test_a_sampler_is_not_that_of_the_only_rank_by_mistake(monkeypatch):
+    for ranks, given in ((3, {"num_replicas": 3}), (2, {}), (2, {"rank": 0}), (2, {"num_replicas": 1})):
+        with raises(ConfigError, "rank, num_replicas", f"one of {ranks} processes"):
+            cl.EpochSampler(12, **given)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+    with group_of(2):
+        assert [*cl.EpochSampler(6)] == [*cl.EpochSampler(6, 2, 1)] == [1, 3, 5]
+    assert [*cl.EpochSampler(3, 1, 0)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("given", [{}, {"dp_rank": 0}])

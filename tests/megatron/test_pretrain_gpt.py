@@ -161,6 +161,7 @@ def test_changed_past_is_refused_before_anything_is_read(pretrain, config, data)
     assert not pretrain("refused", ALONE, save="a", config=other, refused=refused).taken
     accepted = "--conceptloader-allow-changed", "phases.0.weights"
     pretrain("accepted", ALONE, *accepted, save="b", load="a", stop=5, config=other)
-    ahead = write_config(data / "ahead.yaml", phases=[{"at": 5 * BATCH, "weights": half}])
+    ahead = write_config(data / "ahead.yaml", phases=[{"at": 5 * BATCH + 1, "weights": half}])
     run = pretrain("ahead", ALONE, save="c", load="a", config=ahead)
+    assert f"at {5 * BATCH + 1} is within step 5, which begins at sample {5 * BATCH}" in run.output
     as_planned(run, ALONE, SAVED)

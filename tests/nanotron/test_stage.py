@@ -208,6 +208,13 @@ def test_stages_of_another_loader_before_this_one(dataset, caplog):
     assert "another loader (/data/web: 10): this one begins at sample 0" in warning
 
 
+def test_a_phase_within_a_step_is_told(dataset, caplog):
+    stage({**dataset, "phases": [{"at": 16, "weights": {"web": 1}}]})
+    assert not caplog.messages
+    stage({**dataset, "phases": [{"at": 12, "weights": {"web": 1}}]})
+    assert "at 12 is within step 1, which begins at sample 8" in caplog.text
+
+
 MEMBERS = {"datasets": {"web": {"path": "web"}}}
 
 

@@ -24,7 +24,7 @@ from conceptloader.order.progress.state import OrderState
 from conceptloader.order.schedule import BatchSchedule
 from conceptloader.run.entry import Entry
 from conceptloader.run.observer import Track
-from conceptloader.run.ranks import Alone, Ranks
+from conceptloader.run.ranks import Alone, Ranks, launched, require_alone
 from conceptloader.run.training import Task, TrainingRun
 from conceptloader.run.weights import Mixing
 
@@ -138,11 +138,25 @@ class BaseLoader(Shown, Generic[B]):
             self.blend.look_ahead(self.run.yielded)
 
     def _share(self, dp_rank: int | None, dp_size: int | None) -> tuple[int, int]:
+        self._said = None not in (dp_rank, dp_size)
+        self._require_said(1)
         if dp_rank is None and dp_size not in (None, 1):
             raise ConfigError(
                 "dp_rank", f"none, with dp_size {dp_size}", f"0 to {dp_size} - 1", "pass the rank of this process"
             )
         return (0 if dp_rank is None else dp_rank), (1 if dp_size is None else dp_size)
+
+    def _require_said(self, launched: int) -> None:
+        """Raise ConfigError if this is one of several processes, and nobody said which one.
+
+        launched: how many there are, if there is no process group.
+        """
+        if not self._said:
+            require_alone(self._grouped() or launched, "dp_rank", "dp_size")
+
+    def _grouped(self) -> int | None:
+        """Processes of the process group, which may be made until the first batch; None without one."""
+        return None
 
     def _place(self, device: Any, check_ranks: Any) -> None:
         """What a loader in torch does with these."""
@@ -259,6 +273,7 @@ class BaseLoader(Shown, Generic[B]):
         if run.fresh:
             if self.dp_rank == 0:
                 run.look_ahead()
+            self._require_said(launched())
             self._compare_ranks()
         run.require_known()
         run.check_limits()

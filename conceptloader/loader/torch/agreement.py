@@ -120,7 +120,7 @@ class GroupRanks:
 
     def compare(self, what: str, facts: Mapping[str, Any]) -> None:
         """See require_same. Raises ConfigError also for a group of another size."""
-        if not (dist.is_available() and dist.is_initialized()):
+        if grouped() is None:
             return
         size = dist.get_world_size(self._group)
         require_same(what, {**facts, "dp_size": self._size}, self._group)
@@ -149,8 +149,13 @@ class GroupRanks:
         return store.get(str(number)).decode()
 
 
+def grouped() -> int | None:
+    """Processes of the process group; None if there is none."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else None
+
+
 def _alone() -> bool:
-    return not (dist.is_available() and dist.is_initialized()) or dist.get_backend() == "fake"
+    return grouped() is None or dist.get_backend() == "fake"
 
 
 def _wait(store: Store, keys: Sequence[str], warn_after_s: float, what: str, names: Mapping[int, str]) -> None:

@@ -1,18 +1,16 @@
 """Batches for plain PyTorch: a loader that prefetches."""
 
 import logging
-import os
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from conceptloader.errors import ConfigError
 from conceptloader.loader.batch.layout import Batch
 from conceptloader.loader.batch.loader import BaseLoader
-from conceptloader.loader.torch.agreement import GroupRanks, require_same
+from conceptloader.loader.torch.agreement import GroupRanks, grouped, require_same
 from conceptloader.loader.torch.collate import TensorBatch, as_device, on_device, pinned_block, to_tensors
 from conceptloader.loader.torch.losses import DatasetLosses
 from conceptloader.run.ranks import Ranks
@@ -63,25 +61,8 @@ class Loader(BaseLoader[TensorBatch]):
         ResumeError: `continue_from` names no state from which this configuration can resume.
     """
 
-    def _share(self, dp_rank: int | None, dp_size: int | None) -> tuple[int, int]:
-        self._said = None not in (dp_rank, dp_size)
-        self._check_said()
-        return super()._share(dp_rank, dp_size)
-
-    def _check_said(self, reads: bool = False) -> None:
-        """Raise ConfigError if this rank would read as the only one, since nobody said which one it is.
-
-        reads: From now on; before, the process group may still be made, of which torchrun's WORLD_SIZE tells.
-        """
-        grouped = dist.is_available() and dist.is_initialized()
-        size = dist.get_world_size() if grouped else int(os.environ.get("WORLD_SIZE") or 1) if reads else 1
-        if size > 1 and not self._said:
-            raise ConfigError(
-                "dp_rank, dp_size",
-                f"not both, in one of {size} processes",
-                "those of the ranks that read different samples",
-                "pass both; where all ranks read the same samples, dp_rank=0 and dp_size=1",
-            )
+    def _grouped(self) -> int | None:
+        return grouped()
 
     def _place(self, device: torch.device | str | None, check_ranks: Any) -> None:
         self.check_ranks, self.device = check_ranks, as_device(device)
@@ -107,11 +88,10 @@ class Loader(BaseLoader[TensorBatch]):
 
     def _compare_ranks(self) -> None:
         """Raise ConfigError if other ranks are about to read another run, or none of them a part of it."""
-        self._check_said(reads=True)
         if self.check_ranks is False:
             return
         run, share = self.run, self.run.partition
-        if share.dp_size > 1 and not (dist.is_available() and dist.is_initialized()):
+        if share.dp_size > 1 and grouped() is None:
             raise ConfigError(
                 "check_ranks",
                 f"no process group with dp_size {share.dp_size}",

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from conceptloader.errors import ConfigError
+from conceptloader.loader.torch.agreement import grouped
 from conceptloader.run.ranks import Ranks
 from conceptloader.run.training import TrainingRun
 
@@ -131,7 +132,7 @@ class DatasetLosses:
         """
         sums = torch.zeros(2, len(self.names), dtype=torch.float64, device=device) if self._sums is None else self._sums
         self._sums = None
-        if dist.is_available() and dist.is_initialized():
+        if grouped() is not None:
             dist.all_reduce(sums, group=self.group)
         losses, weights = sums.tolist()
         return {name: loss / w for name, loss, w in zip(self.names, losses, weights, strict=True) if w}

@@ -10,8 +10,10 @@ from torch.utils.data.distributed import DistributedSampler as TorchDistributedS
 
 from conceptloader.base.checks import as_count
 from conceptloader.errors import ResumeError
+from conceptloader.loader.torch.agreement import grouped
 from conceptloader.order.partition import Partition
 from conceptloader.order.progress.state import as_leaf, saved_count, unsealed
+from conceptloader.run.ranks import launched, require_alone
 
 logger = logging.getLogger(__name__)
 _CHUNK = 1024
@@ -26,17 +28,19 @@ class EpochSampler(TorchDistributedSampler[int]):
 
     Args:
         num_samples: Positions of an epoch, over all ranks.
-        num_replicas: Data-parallel ranks; by default the size of the process group, or 1.
-        rank: This one of them; by default that in the process group, or 0.
+        num_replicas: Data-parallel ranks; by default the size of the process group, or 1 for a single process.
+        rank: This one of them; by default that in the process group, or 0 for a single process.
         drop_last: Whether the epoch's last positions that do not go round are dropped, or padded from its first ones.
     """
 
     def __init__(
         self, num_samples: int, num_replicas: int | None = None, rank: int | None = None, drop_last: bool = False
     ) -> None:
-        group = dist.is_available() and dist.is_initialized()
-        self.num_replicas = num_replicas if num_replicas is not None else dist.get_world_size() if group else 1
-        self.rank = rank if rank is not None else dist.get_rank() if group else 0
+        said, group = None not in (num_replicas, rank), grouped()
+        if not said and group is None:
+            require_alone(max(num_replicas or 1, launched()), "rank", "num_replicas")
+        self.num_replicas = num_replicas if num_replicas is not None else group or 1
+        self.rank = rank if rank is not None else 0 if group is None else dist.get_rank()
         Partition(micro_batch_size=1, dp_size=self.num_replicas).check_rank(self.rank)
         self.epoch_size = as_count(num_samples, "num_samples")
         self.drop_last = drop_last

@@ -12,6 +12,7 @@ from megatron.core import parallel_state
 from conceptloader.config import load_config
 from conceptloader.errors import ConfigError, ResumeError
 from conceptloader.integrations import megatron_lm
+from conceptloader.integrations.megatron_lm import launch
 from conceptloader.integrations.megatron_lm.launch import Run
 from conceptloader.integrations.megatron_lm.options import one_pass, take_options, wanted, with_share
 from conceptloader.integrations.megatron_lm.steps import batch_schedule, first_sample
@@ -25,6 +26,17 @@ from tests.raises import cells, raises
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return write_datasets(tmp_path_factory.mktemp("data"))
+
+
+@pytest.mark.parametrize(
+    ("run", "workers", "found"),
+    [(None, 0, "no data"), (Run({}), 2, "--num-workers 2"), (Run({}), 0, "no data yet, or data of `order: megatron`")],
+)
+def test_weights_that_cannot_be_set_are_refused(monkeypatch, set_args, run, workers, found):
+    set_args(arguments(num_workers=workers))
+    monkeypatch.setattr(launch, "_run", run)
+    with raises(ConfigError, "set_weights", found):
+        megatron_lm.set_weights({"code": 1})
 
 
 # With steps of tokens for 10 tokens a sample. A Megatron that has steps ignores the ramp.

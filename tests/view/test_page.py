@@ -11,6 +11,7 @@ import conceptloader as cl
 from conceptloader.cli import main, page
 from conceptloader.trace import open_run, trace_sample, trace_step
 from conceptloader.trace.viewer import show
+from tests.corpora.records import write_rows
 from tests.view.conftest import SEQ_LEN, build
 from tests.view.reading import plain, tables, windows
 
@@ -59,6 +60,16 @@ def test_a_step(tmp_path, folder, capsys):
         "&nbsp;", "\xa0"
     )
     assert "weights from sample 160 on: books 0.5, web 0.5" in mixture
+
+
+def test_no_window_begins_after_4_mib(tmp_path, capsys):
+    """As docs/runs.md says; and the title says how many there are."""
+    write_rows(tmp_path / "long.jsonl", [{"text": "a" * (1 << 17)}] * 18)
+    cl.build(tmp_path / "long.jsonl", tmp_path / "long", tokenizer="bytes")
+    text = made(tmp_path, f"inspect {tmp_path / 'long'} --random 18 --seq-len 131072").read_text()
+    articles = re.findall("<article.*?</article>", text, re.S)
+    assert sum(map(len, articles[:-1])) <= 4 << 20 < sum(map(len, articles))
+    assert f"{len(articles)} of 18 windows" in capsys.readouterr().out
 
 
 def test_a_mixture_is_of_whole_blocks(tmp_path):

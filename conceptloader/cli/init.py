@@ -119,7 +119,8 @@ def _write_configuration(arguments: argparse.Namespace, out: str, output: Output
     text = text.replace("FILE", os.path.basename(out)) + yaml.safe_dump(data, sort_keys=False)
     write_file(out, text.encode("utf-8"))
     samples = sum(blend.order.sizes)
-    line = f"{arguments.out}: {counted(len(datasets), 'dataset')}, {samples:,} samples of {seq_len:,} tokens"
+    windows = f"{counted(samples, 'sample')} of {counted(seq_len, 'token')}"
+    line = f"{arguments.out}: {counted(len(datasets), 'dataset')}, {windows}"
     output.result({"path": out, "samples": samples, "configuration": data}, [line])
 
 

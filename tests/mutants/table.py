@@ -17,7 +17,7 @@ TESTS = {
     "storage": "storage faults format remote batch corruption concurrency",
     "trace": "trace select view balance cli",
     "cli": "cli ingest trace select view columns",
-    "base": "base concurrency ingest config",
+    "base": "base concurrency ingest config trace/test_index.py",
     "integrations": "trainers entries ranks",
     "integrations/megatron_lm": "megatron entries",
     "integrations/nanotron_lm": "nanotron entries",

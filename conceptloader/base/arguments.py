@@ -13,7 +13,7 @@ from conceptloader.errors import ConfigError
 T = TypeVar("T")
 Add = Callable[..., Any]  # add_argument of a parser or a group
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _END = 1 << 63
 
 
@@ -36,16 +36,11 @@ def _bytes(text: str) -> int:
     return int(float(number.removesuffix(unit)) * _UNITS[unit])
 
 
-def _pair(separator: str) -> Callable[[str], tuple[int, int]]:
-    """Reads two numbers."""
-
-    def read(text: str) -> tuple[int, int]:
-        first, second = text.split(separator)
-        if not (first.isdecimal() and second.isdecimal()):
-            raise ValueError
-        return int(first), int(second)
-
-    return read
+def _pair(text: str) -> tuple[int, int]:
+    first, second = text.split(":")
+    if not (first.isdecimal() and second.isdecimal()):
+        raise ValueError
+    return int(first), int(second)
 
 
 def _track_file(text: str) -> tuple[str, str]:
@@ -59,8 +54,7 @@ not_negative = kind("an integer of 0 or more, below 2**63", int, lambda value: 0
 size = kind("a size such as 4096, 64K, 512M or 8G, below 2**63", _bytes, lambda value: 1 <= value < _END)
 above_zero = kind("a number above 0", float, lambda value: 0 < value < math.inf)
 fraction = kind("a fraction from 0 to 1, such as 0.05", float, lambda value: 0 <= value <= 1)
-steps = kind("A:B with A below B, such as 1000:2000", _pair(":"), lambda pair: pair[0] < pair[1] < 1 << 62)
-task = kind("K/N with K below N, such as 0/16", _pair("/"), lambda pair: pair[0] < pair[1])
+steps = kind("A:B with A below B, such as 1000:2000", _pair, lambda pair: pair[0] < pair[1] < 1 << 62)
 track_file = kind("FILE or TRACK=FILE", _track_file, all)
 _root = kind("a directory that is there, or a URL", str, lambda path: "://" in path or os.path.isdir(path))
 json_object = kind("a JSON object", json.loads, lambda value: isinstance(value, dict))

@@ -10,7 +10,6 @@ from typing import Any
 
 from conceptloader.errors import ConfigError
 
-U64 = (1 << 64) - 1
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 

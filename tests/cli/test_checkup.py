@@ -78,6 +78,7 @@ def test_cold_reads_every_window_once(data, doctor, tmp_path, capsys, monkeypatc
     assert found["single"]["samples"] == total // 2
     assert 0 <= found["single"]["samples"] + last["samples"] - total < 3  # the last batch is a whole one
     assert found["single"]["repeated"] == 0
+    assert last["tokens_per_second_per_thread"] * last["threads"] == pytest.approx(last["tokens_per_second"])
     assert last["repeated"] < 3
     parts = ("stream.bin", "documents.bin", "quality.index", "quality.data", "quality.spans")
     assert {f"{shard:05}.{part}" for shard in range(3) for part in parts} >= dropped

@@ -11,7 +11,7 @@ TESTS = {
     "loader/torch": "loader mixing run oracle",
     "run": "run mixing loader ranks oracle entries balance",
     "config": "config oracle select loader entries",
-    "columns": "columns",
+    "columns": "columns cli/test_sessions.py",
     "format": "format columns corruption adopt annotate ingest concurrency hostile batch remote faults trace select",
     "ingest": "ingest adopt annotate cli datatrove concurrency hostile",
     "storage": "storage faults format remote batch corruption concurrency",

@@ -11,19 +11,20 @@ TESTS = {
     "loader/torch": "loader mixing run oracle",
     "run": "run mixing loader ranks oracle entries balance",
     "config": "config oracle select loader entries",
-    "columns": "columns cli/test_sessions.py",
+    "columns": "columns",
     "format": "format columns corruption adopt annotate ingest concurrency hostile batch remote faults trace select",
     "ingest": "ingest adopt annotate cli datatrove concurrency hostile",
     "storage": "storage faults format remote batch corruption concurrency",
     "trace": "trace select view balance cli",
     "cli": "cli ingest trace select view columns",
-    "base": "base concurrency ingest config trace/test_index.py",
+    "base": "base concurrency ingest config",
     "integrations": "trainers entries ranks",
     "integrations/megatron_lm": "megatron entries",
     "integrations/nanotron_lm": "nanotron entries",
     "integrations/datatrove_lib": "datatrove",
 }
 MODULES = [name if name.startswith("integrations") else f"conceptloader/{name}" for name in TESTS if "/" not in name]
+ALL = sorted({f"tests/{name}" for tests in TESTS.values() for name in tests.split() if "/" not in name})
 
 
 def concerning(path):

@@ -62,6 +62,8 @@ def test_what_cannot_be_decoded_is_said(config):
             cl.decode({"input_ids": batch["input_ids"]}, loader)
         with raises(cl.errors.ConfigError, "decode", "other tokens than those of sample 1"):
             cl.decode({**batch, "sample_index": batch["sample_index"] * 0 + 1}, loader)
+        with pytest.raises(ValueError, match="shorter"):
+            cl.decode({**batch, "input_ids": batch["input_ids"][:1]}, loader)
 
 
 def test_tokens_of_an_unknown_tokenizer_are_numbers(tmp_path):

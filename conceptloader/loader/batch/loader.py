@@ -60,7 +60,7 @@ class BaseLoader(Shown, Generic[B]):
     Args:
         config: Path of a YAML file, what was read from one, a Config, or a Blend.
         dp_rank: This rank among those that read different samples, from 0; by default 0.
-        dp_size: How many ranks read different samples; by default 1.
+        dp_size: How many ranks read different samples; by default 1. Under torchrun both have to be given.
         micro_batch_size: Samples of a batch that is yielded.
         global_batch_size: Samples of a step over all ranks: a number, a BatchSchedule, or one micro batch for each
             rank.

@@ -96,6 +96,7 @@ class Tree:
             **os.environ,
             "PYTHONPATH": str(self.path),
             "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",  # as in conftest.py, which torch is imported before: a test's forks would wait
             library.VARIABLE: str(self.libraries),
         }
         where = subprocess.check_output(

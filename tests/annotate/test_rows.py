@@ -114,7 +114,7 @@ def read(kind, row):
                 return Wrong  # no number, and no annotation
             return [number(one) for one in given] if type(given) is list else [number(given)]
         given = [given] if kind == "labels" and type(given) in (str, int) else given
-        scores = span.get("scores") or []
+        scores = [] if span.get("scores") is None else span["scores"]
         if type(given) is not list or len({*map(type, given)}) > 1 or type(scores) is not list:
             raise Wrong
         names = NAMES if kind in ("names", "labels") else []

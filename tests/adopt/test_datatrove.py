@@ -18,7 +18,8 @@ from tests.corpora.token_files import write_datatrove as write
 
 def test_a_loss_mask_that_nanotron_ignores_is_ignored_in_place(tmp_path):
     (tmp_path / "tokens").mkdir()
-    write(tmp_path / "tokens", "00000.ds", [[5, 6, 7]], losses=[[True] * 3])
+    file = write(tmp_path / "tokens", "00000.ds", [[5, 6, 7]], losses=[[True] * 3], save_loss_metadata=True)
+    assert Path(f"{file}.loss").exists()
     found = datasets_in_place(([str(tmp_path / "tokens")], [1]), str(tmp_path / "cache"))
     with cl.open_dataset(found["datasets"]["tokens"]["path"], found["allowed_roots"]) as ds:
         assert ds.tokens(0, 3).tolist() == [5, 6, 7]

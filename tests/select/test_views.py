@@ -46,6 +46,16 @@ PACKS = {"packing": {"bins": 3, "overflow": "truncate"}}
 BASE = {"seq_len": SEQ_LEN, "tracks": {"concepts": {}}}
 
 
+def test_a_view_of_one_document(folder):
+    """Its tokens lie elsewhere in their files, as those of views with many runs do."""
+    make_subsets(folder / "data", folder / "one", SubsetOptions(where="document = 149"))
+    config = {"seq_len": 8, "order": "sequential", "datasets": {"one": {"path": str(folder / "one")}}}
+    with cl.open_dataset(folder / "data") as data, cl.make_dataloader(config, micro_batch_size=1) as loader:
+        start, stop = data.document_range(149)
+        read = next(iter(loader))["input_ids"][0].tolist()
+        assert read[: stop - start] == data.tokens(start, min(stop, start + 8)).tolist()
+
+
 def test_views_of_views(folder):
     """They are flat: what lies between may go."""
     shutil.copytree(folder / "view", folder / "between")

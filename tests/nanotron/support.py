@@ -79,7 +79,7 @@ def torchrun(folder, layout, args, env=None, kill=None, path=(), refused=""):
         path=path, server_env=source, timeout=RUN_SECONDS, kill=f"{kill[0]}:{kill[1]}" if kill else "",
     )  # fmt: skip
     assert (ended.code == 0) == (not kill and not refused), ended.output[-4000:]
-    assert refused in ended.output
+    assert refused in ended.output, ended.output[-4000:]
     steps = [_read(record / f"rank{rank}.jsonl") for rank in range(layout.ranks)]
     return Result(layout, ended.code, ended.output, steps)
 

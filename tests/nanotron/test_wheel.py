@@ -83,7 +83,7 @@ from conceptloader.integrations import nanotron_lm
 try:
     nanotron_lm.install()
 except ConfigError as error:
-    print("REFUSED", error.path)
+    print("REFUSED", error.path, flush=True)
 sys.argv[2] = "{folder}/" + os.environ["RANK"] + ".yaml"
 runpy.run_path("{script}", run_name="__main__")
 """
